@@ -54,7 +54,9 @@ def test_some_bad_clients_change_the_centers_and_no_other_client(
   for data in (honest, bad):
     state = init(jax.random.key(0), data)
     if name == 'fed_soft':  # Others lie about their first models too.
-      state, _ = step(state, data, helpers.everyone(data), jax.random.key(3))
+      state, _ = step(
+        jax.device_get(state), data, helpers.everyone(data), jax.random.key(3)
+      )
     states.append(state)
   a, b = states
   assert np.abs(matrix(a.centers) - matrix(b.centers)).max() > 1e-3

@@ -8,26 +8,11 @@ from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.fed_soft import pull_to_all
-from tests.support import helpers, reference
+from tests.support import helpers
 from tests.support.methods import (
   over_seeds,
   run,
-  unflatten,
 )
-
-LAMBDA, FLOOR, EVERY = 0.7, 1e-4, 2
-
-
-def trained(local, data, i, start, centers, pulls, key):
-  """Client i's SGD on F_i(w) + lambda / 2 sum_k u_ik |w - c_k|^2: [P], and its loss."""
-  w, losses, counts = reference.flat(start), [], []
-  for x, y in helpers.batches(data, local.schedule, i, key):
-    loss, gradient = reference.loss_and_gradient(unflatten(w, start), x, y)
-    pull = sum(u * (w - reference.flat(c)) for u, c in zip(pulls, centers, strict=True))
-    w = w - 0.1 * (reference.flat(gradient) + LAMBDA * pull)
-    losses.append(loss)
-    counts.append(len(y))
-  return w, np.average(losses, weights=counts)
 
 
 @functools.cache

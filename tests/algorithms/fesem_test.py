@@ -9,45 +9,9 @@ from fesem_jax import algorithms
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
-  federation,
   initial,
   matrix,
 )
-
-
-def lost_start(algorithm, data):
-  """FeSEM's state with all clients in cluster 0, at the mean of all models."""
-  state = initial(algorithm, data)
-
-  def mean(x):
-    return x.mean(axis=0, keepdims=True)
-
-  def far(x, c):
-    return jnp.concatenate([mean(x), 100.0 + mean(x)])
-
-  centers = jax.tree.map(far, state.client_params, state.centers)
-  nobody = jnp.zeros_like(state.assignment)
-  return state._replace(centers=centers, assignment=nobody)
-
-
-def test_an_empty_center_moves_to_the_farthest_client_only_where_asked():
-  data, local = federation(), helpers.local(hidden=())
-  both = [
-    algorithms.build('fesem', local, num_clusters=2, reseed_empty=on)
-    for on in (False, True)
-  ]
-  state = lost_start(both[0], data)
-  plain, seeded = (
-    jax.jit(a.step)(state, data, helpers.everyone(data), jax.random.key(1))[0]
-    for a in both
-  )
-  points = matrix(plain.client_params)
-  distance = ((points - matrix(state.centers)[0]) ** 2).sum(axis=1)
-  farthest = int(distance.argmax())
-  assert not plain.assignment.any()
-  np.testing.assert_array_equal(np.flatnonzero(seeded.assignment), [farthest])
-  np.testing.assert_array_equal(matrix(seeded.centers)[1], points[farthest])
-  np.testing.assert_array_equal(matrix(seeded.centers)[0], matrix(plain.centers)[0])
 
 
 def test_fesem_compares_only_the_named_layer():

@@ -4,14 +4,11 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.algorithms.flux import FluxState
-from fesem_jax.core.algorithm import Clusters, RoundInfo
 from fesem_jax.server import descriptors
 from tests.support import draws, helpers, reference
 from tests.support.methods import (
@@ -121,47 +118,6 @@ def test_clients_without_labels_get_the_cluster_of_like_features():
   np.testing.assert_array_equal(
     algorithm.unseen_models(state, others).choice, own[groups]
   )
-
-
-def decision(rounds, counts):
-  """State and report after the host's decision, which is due after two rounds.
-
-  Clients 4 and 5 dropped out, and client 5 is padding.
-  """
-  before, values = np.array([0, 0, 0, 0, 0, 2], np.int32), np.zeros((6, 4, 1))
-  values[:, 0, 0] = [0.0, 0.1, 5.0, 5.1, 4.9, 0.0]
-  exists, reach = np.arange(6) < 5, np.float32(3.5)
-  state = FluxState(
-    {'w': jnp.array([[1.0], [2.0], [3.0]])}, before, rounds, {'w': jnp.array([[9.0]])},
-    None, 0,
-  )  # fmt: skip
-  updates = values, reach, np.array(counts, bool), np.arange(6), exists, before
-  clusters = Clusters(before, np.array([5, 0, 0]), 0)
-  info = RoundInfo(1.0, 0, 4, 4, clusters, updates)
-  algorithm = algorithms.build('flux', helpers.local(), warmup_rounds=2)
-  return algorithm.between(state, info)
-
-
-def test_clusters_go_on_from_the_average_of_the_warmup():
-  state, info = decision(2, [1, 1, 1, 1, 0, 0])
-  assert state.centers['w'].tolist() == [[1.0], [1.0], [1.0]]
-  assert state.described_by['w'].tolist() == [[1.0]]
-  assert state.assignment.tolist() == [0, 0, 1, 1, 1, 2]
-  assert info.clusters.sizes.tolist() == [2, 3, 0]
-  assert (info.clusters.moved, info.updates) == (3, None)
-  np.testing.assert_array_equal(info.clusters.assignment, state.assignment)
-  assert state.placing.reach == np.float32(3.5)
-  assert state.placing.centroids.shape == (3, 2, 1)
-
-
-@pytest.mark.parametrize(
-  ('rounds', 'counts'), [(1, [1] * 6), (3, [1] * 6), (2, [0] * 6)]
-)
-def test_nothing_is_decided_in_other_rounds_or_without_clients(rounds, counts):
-  state, info = decision(rounds, counts)
-  assert state.centers['w'].tolist() == [[1.0], [2.0], [3.0]]
-  assert state.assignment.tolist() == [0] * 5 + [2]
-  assert (info.clusters.moved, info.updates) == (0, None)
 
 
 def test_clients_with_examples_count_that_did_not_fail_or_drop_out():

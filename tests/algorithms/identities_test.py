@@ -28,7 +28,7 @@ def after_fed_avg(first, weighting, **training):
   state, infos = initial(algorithm, data)._replace(params=first), []
   for r in (1, 2, 3):
     key = jax.random.fold_in(jax.random.key(9), r)
-    state, info = step(state, data, helpers.everyone(data), key)
+    state, info = step(jax.device_get(state), data, helpers.everyone(data), key)
     infos.append(info)
   return matrix(state.params), infos
 

@@ -26,7 +26,7 @@ def test_a_round_without_clients_changes_nothing(name, options):
   algorithm = algorithms.build(name, local, **options)
   empty, step = Cohort(np.full(2, 6, np.int32), False), jax.jit(algorithm.step)
   for before in (initial(algorithm, data), run(algorithm, data, rounds=1)[0]):
-    after, _ = step(before, data, empty, jax.random.key(1))
+    after, _ = step(jax.device_get(before), data, empty, jax.random.key(1))
     assert_equal(after, before)
 
 

@@ -91,7 +91,7 @@ def test_rounds_match_float64_reference(entry, everyone):
     cohort = Cohort(np.array(ids, np.int32), everyone=everyone)
     drawn = [i for i in ids if i < len(data.info.names)]
     present = [i for i in drawn if not rate or not draws.drops_out(key, data, i, rate)]
-    state, info = step(state, data, cohort, key)
+    state, info = step(jax.device_get(state), data, cohort, key)
     if algorithm.between is not None:
       state, info = algorithm.between(state, info)
     actual = arrays(state)

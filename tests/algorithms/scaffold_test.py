@@ -13,13 +13,6 @@ from tests.support.methods import (
 )
 
 
-def test_the_first_round_is_that_of_fed_avg():
-  data, local = federation(), helpers.local()
-  a = run(algorithms.build('scaffold', local), data, rounds=1)[0]
-  b = run(algorithms.build('fed_avg', local, weighting='uniform'), data, rounds=1)[0]
-  chex.assert_trees_all_close(a.params, b.params, rtol=1e-6, atol=1e-7)
-
-
 def test_a_round_at_rate_0_leaves_everything_as_it_is():
   data = federation()
   local = helpers.local()._replace(

@@ -153,7 +153,9 @@ def run(algorithm, data, rounds=3, cohort=None, seed=0):
   step, infos = jax.jit(algorithm.step), []
   for r in range(1, rounds + 1):
     chosen = cohort(r) if cohort else helpers.everyone(data)
-    state, info = step(state, data, chosen, jax.random.fold_in(jax.random.key(9), r))
+    state, info = step(
+      jax.device_get(state), data, chosen, jax.random.fold_in(jax.random.key(9), r)
+    )
     if algorithm.between is not None:
       state, info = algorithm.between(state, info)
     infos.append(info)

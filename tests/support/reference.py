@@ -175,22 +175,23 @@ def trimmed(points, assignment, centers, trim):
   return kept
 
 
-def trimmed_kmeans(points, seeds, trim, iterations=100):
+def trimmed_kmeans(points, seeds, trim, weights, iterations=100):
   """Trimmed k-means from given centers: assignment, centers, Eq. 6 of who is kept."""
   centers = np.array(seeds, np.float64)
   assignment = nearest(points, centers)
   for _ in range(iterations):
-    kept = trimmed(points, assignment, centers, trim)
-    centers = means(points, assignment, kept.astype(float), centers)
+    kept = weights * trimmed(points, assignment, centers, trim)
+    centers = means(points, assignment, kept, centers)
     assignment = nearest(points, centers)
-  kept = trimmed(points, assignment, centers, trim)
-  return assignment, centers, objective(points[kept], centers, assignment[kept])
+  kept = weights * trimmed(points, assignment, centers, trim)
+  return assignment, centers, objective(points, centers, assignment, kept)
 
 
-def best_kmeans(points, num_clusters, trim=0.0):
+def best_kmeans(points, num_clusters, trim=0.0, weights=None):
   """The best of trimmed k-means from all choices of seeds among the clients."""
+  weights = np.ones(len(points)) if weights is None else weights
   found = [
-    trimmed_kmeans(points, points[list(seeds)], trim)
+    trimmed_kmeans(points, points[list(seeds)], trim, weights)
     for seeds in itertools.combinations(range(len(points)), num_clusters)
   ]
   return min(found, key=lambda f: f[2])

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from scipy import stats
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score
 
+from fesem_jax.algorithms.wrappers.reclustering import Checks
 from fesem_jax.core import prng_streams
 from fesem_jax.server import optimizers as server_optimizers
 from tests.support import draws, helpers, reference
@@ -27,6 +27,7 @@ from tests.support.methods import federation, initial, unflatten
 RATE, HIDDEN = 0.1, (4,)
 # Some of them drop out; place 8 of the first is empty.
 COHORTS = ((0, 3, 1, 8), (3, 4, 1, 0), (4, 1, 0, 2))
+NOBODY = (8, 8, 8, 8)
 
 
 def two_absent():
@@ -725,12 +726,11 @@ def far_apart(algorithm, data):
 def near_centers(algorithm, data):
   """Clusters of four clients and of two around two near models; else zeros."""
   shapes = jax.eval_shape(algorithm.init, jax.random.key(0), data)
-  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-  assignment = jnp.array([0, 1, 0, 1, 0, 0, 0, 0], jnp.int32)
-  models = helpers.first_models(algorithm.local, 2, 1)
-  centers = jax.tree.map(
-    lambda m: jnp.stack([m[0], m[0] + 0.01 * (m[1] - m[0])]), models
-  )
+  zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+  assignment = np.array([0, 1, 0, 1, 0, 0, 0, 0], np.int32)
+  models = jax.device_get(helpers.first_models(algorithm.local, 2, 1))
+  near = np.float32([[1, 0], [0.99, 0.01]])
+  centers = jax.tree.map(lambda m: np.tensordot(near, m, 1), models)
   return zeros._replace(centers=centers, assignment=assignment)
 
 
@@ -800,6 +800,26 @@ def near_centers_of_yogi(algorithm, data):
 FESEM = {'num_clusters': 2, 'prox_lambda': 0.2}
 
 
+def with_empty_center(algorithm, data):
+  """Three centers, of which clients are near to the first two alone."""
+  state = near_centers(algorithm, data)
+  far = jax.tree.map(lambda c: np.concatenate([c, c[:1] + 9]), state.centers)
+  return state._replace(centers=far)
+
+
+def reseeded(new, assignment, clients, points, distances):
+  """Centers and assignment once empty centers took the farthest clients that may go."""
+  new, assignment = new.copy(), assignment.copy()
+  sizes = np.bincount(assignment[:6], minlength=len(new))
+  empty = np.flatnonzero(sizes == 0)
+  may_go = [s for s in np.argsort(-distances)
+            if sizes[assignment[clients.ids[s]]] > len(empty)]  # fmt: skip
+  moves = [(k, clients.ids[s], points[s]) for k, s in zip(empty, may_go, strict=False)]
+  for k, i, point in moves:
+    new[k], assignment[i] = point, k
+  return new, assignment
+
+
 @references(
   'fesem',
   FESEM,
@@ -816,9 +836,14 @@ FESEM = {'num_clusters': 2, 'prox_lambda': 0.2}
   changes={'shared_start': 'on'},
   start=near_centers,
 )
+@references(
+  'fesem',
+  {'num_clusters': 3, 'prox_lambda': 0.2, 'reseed_empty': True},
+  start=with_empty_center,
+)
 def fesem(
   clients, state, prox_lambda, prox_weighting='uniform', weighting='uniform',
-  server_optimizer=None, **options,
+  server_optimizer=None, reseed_empty=False, keep=False, **options,
 ):  # fmt: skip
   """A pass of the loop of Algorithm 1."""
   del options
@@ -833,12 +858,21 @@ def fesem(
 
   (points, losses), weights = clients.collect(train), clients.weights(weighting)
   assignment = before.copy()
-  assignment[clients.ids] = reference.nearest(points, centers)  # Eq. 8
+  if not keep:
+    assignment[clients.ids] = reference.nearest(points, centers)  # Eq. 8
   new = reference.means(points, assignment[clients.ids], weights, centers)  # Eq. 9
+  report = clients.report(losses)
+  report |= clients.clusters(points, assignment, new, before, weighting)
   if server_optimizer is not None:
     for k in set(assignment[clients.ids]):
       memory = clients.memory.setdefault(k, {})
       new[k] = server_step(memory, server_optimizer, centers[k], new[k])
+    report |= clients.clusters(points, assignment, new, before, weighting)
+  if reseed_empty:  # Eq. 6 is of the centers before.
+    distances = np.square(points - centers[before[clients.ids]]).sum(axis=1)
+    new, assignment = reseeded(new, assignment, clients, points, distances)
+    moved = clients.clusters(points, assignment, new, before, weighting)
+    report = moved | {'objective': report['objective']} | clients.report(losses)
   state['centers'], state['assignment'] = new, assignment
   if 'client_params' in state:
     for i in clients.drawn:  # Of those that drop out, the start.
@@ -849,8 +883,75 @@ def fesem(
     clients.memory.get('moves', 0) + (assignment != before).sum()
   )
   assert not clients.last or clients.memory['moves'] > 0
-  report = clients.report(losses)
-  return report | clients.clusters(points, assignment, new, before, weighting)
+  return report
+
+
+def near_centers_to_check(algorithm, data):
+  """Two clusters that the third round checks."""
+  shapes = jax.eval_shape(algorithm.init, jax.random.key(0), data)
+  plain = algorithm._replace(init=lambda *_: shapes.method)
+  return shapes._replace(method=near_centers(plain, data), checks=Checks.first(3))
+
+
+@references(
+  'fesem',
+  {**FESEM, 'recluster_every': 3, 'weighting': 'by_examples'},
+  num_rounds=8,
+  start=near_centers_to_check,
+  cohorts=((0, 3, 1, 5), (4, 1, 5, 2), NOBODY, (3, 4, 1, 0), NOBODY, (0, 3, 1, 5)),
+)
+def reclustered(clients, state, recluster_every, **options):
+  """Clusters anew from a common start where that is due, and holds what is new."""
+  method, checks, ids = state['method'], state['checks'], clients.ids
+  is_due, memory = method['rounds'] + 1 == checks['due'], clients.memory
+  if not ids:
+    method['rounds'] += 1
+    checks['due'] += is_due
+    return {'steps': 0}
+  if not is_due:
+    report = fesem(clients, method, keep=checks['hold'], **options)
+    checks['hold'] = np.float64(0)
+    return report
+  centers, before = method['centers'], method['assignment'].astype(int)
+  count, weights, own = len(centers), clients.sizes[ids], before[ids]
+  start = np.bincount(before[:6], minlength=count) / 6 @ centers
+  points, losses = clients.collect(lambda i: clients.sgd(i, start))
+  means = reference.means(points, own, weights, np.zeros((count, len(start))))
+  present = reference.objective(points, means, own, weights)
+  new, _, least = reference.best_kmeans(points, count, weights=weights)
+  flow = np.zeros((count, count))
+  np.add.at(flow, (new, own), weights)
+  new = linear_sum_assignment(-flow)[1][new]
+  moves = weights @ (new != own) / weights.sum()
+  changed = moves > 0 and present - least > 0.1 * moves * present
+  if clients.drawn != list(range(6)):
+    free, left = (len(ids) - len(set(c)) for c in (own, new))
+    changed &= free == left or least * free < 0.5 * present * left
+  new = new if changed else own
+  flow = np.zeros((count, count))
+  np.add.at(flow, (new, own), weights)
+  others = [i for i in range(6) if i not in clients.drawn]
+  np.add.at(flow, (before[others],) * 2, clients.sizes[others])
+  flow[~flow.any(axis=1)] = np.eye(count)[~flow.any(axis=1)]
+  method['centers'] = flow / flow.sum(axis=1, keepdims=True) @ centers
+  assignment = before.copy()
+  assignment[ids] = new
+  method['assignment'] = assignment
+  method['client_params'][clients.drawn] = start
+  method['client_params'][ids] = points
+  method['rounds'] += 1
+  checks['wait'] = recluster_every if changed else 2 * checks['wait']
+  checks['due'] += checks['wait']
+  checks['hold'] = np.float64(changed)
+  memory['outcomes'] = memory.get('outcomes', set()) | {bool(changed)}
+  assert not clients.last or memory['outcomes'] == {True, False}
+  sizes = np.bincount(assignment[:6], minlength=count)
+  moved = (assignment != before)[:6].sum()
+  deployed = method['centers'][assignment]
+  return clients.report(losses) | {
+    'objective': least if changed else present, 'moved': moved, 'sizes': sizes,
+    'deployed': deployed,
+  }  # fmt: skip
 
 
 def numbered_from_first(assignment):

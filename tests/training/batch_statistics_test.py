@@ -119,7 +119,9 @@ def test_statistics_are_the_mean_of_the_clients(name, options):
   step = jax.jit(algorithm.step)
   for r in range(2):
     model = batch_norm.from_params(state.params, 0)
-    state, _ = step(state, data, helpers.everyone(data), jax.random.key(r))
+    state, _ = step(
+      jax.device_get(state), data, helpers.everyone(data), jax.random.key(r)
+    )
     each = [batch_norm.step(model, *data.client(i), RATE) for i in range(3)]
     want = batch_norm.mean(each)['norm']
     for statistic in batch_norm.STATISTICS:

@@ -33,7 +33,7 @@ def test_statistics_that_clients_keep_match_float64_reference():
   for r, ids in enumerate(cohorts):
     key = jax.random.fold_in(jax.random.key(9), r)
     cohort = Cohort(jnp.array(ids, jnp.int32), everyone=False)
-    state, _ = step(state, data, cohort, key)
+    state, _ = step(jax.device_get(state), data, cohort, key)
     each = []
     for i in ids:
       statistics = {name: own[i][name] for name in batch_norm.STATISTICS}
@@ -71,7 +71,7 @@ def test_kept_momentum_matches_float64_reference():
   for r, ids in enumerate([[0, 1, 2, 3], [0, 2], [1, 2]]):
     key = jax.random.fold_in(jax.random.key(9), r)
     cohort = Cohort(jnp.array(ids, jnp.int32), everyone=False)
-    state, _ = step(state, data, cohort, key)
+    state, _ = step(jax.device_get(state), data, cohort, key)
     each = []
     for i in ids:
       w, m = model, traces[i] if traces[i] is not None else np.zeros(())
@@ -168,7 +168,9 @@ def test_clients_whom_a_method_trains_in_another_order_have_what_they_kept():
     state = jax.jit(algorithm.init)(jax.random.key(0), data)
     step = jax.jit(algorithm.step)
     for r in range(3):
-      state, _ = step(state, data, helpers.everyone(data), jax.random.key(r))
+      state, _ = step(
+        jax.device_get(state), data, helpers.everyone(data), jax.random.key(r)
+      )
     states.append(state)
   for a, b in zip(*map(jax.tree.leaves, states), strict=True):
     assert_close(a, b, rtol=1e-5)

@@ -1,6 +1,5 @@
 """Layers that draw random numbers: in local training alone, by client and step."""
 
-import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from fesem_jax import algorithms, models
+from fesem_jax import models
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.evaluation.evaluate import evaluate_clients
@@ -16,7 +15,7 @@ from fesem_jax.models.mixture import as_one_model
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
-from tests.support.methods import assert_close, initial
+from tests.support.methods import assert_close
 
 SIZES = [6, 3, 9, 5]
 KEY = jax.random.key(3)
@@ -176,21 +175,6 @@ def test_nnx_modules_are_switched_to_training_and_back():
   params['dense'] = {'kernel': jnp.eye(8)[:, 3:6], 'bias': jnp.zeros(3)}
   beside = np.asarray(model.apply_train(params, x, KEY))[:, 1:] == 0
   assert (beside != np.asarray(ends == 0)[:, :2]).any()
-
-
-def test_chunks_of_any_size_train_layers_that_draw_alike():
-  data = helpers.federation([6, 3, 9, 5, 8, 4], groups=[0, 1, 0, 1, 0, 1])
-  base = helpers.local()._replace(model=models.from_flax(Needed(), helpers.SHAPE))
-  for name, chunk in (('fed_avg', 1), ('fed_dane', 2), ('fed_sgd', 2)):
-    ends = []
-    for size in (chunk, 3):
-      local = base._replace(clients_per_chunk=size)
-      algorithm = algorithms.build(name, local)
-      state, step = initial(algorithm, data), jax.jit(algorithm.step)
-      for number in (1, 2):
-        state, _ = step(state, data, helpers.everyone(data), jax.random.key(number))
-      ends.append(state)
-    chex.assert_trees_all_close(*ends, rtol=1e-4, atol=1e-5)
 
 
 def test_another_function_of_a_model_that_draws_trains_only_if_it_is_said():

@@ -14,7 +14,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Model
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
-from fesem_jax.training.one_client import LocalModel, for_each_batch, together
+from fesem_jax.training.one_client import LocalModel, for_each_batch
 from tests.support import helpers, reference
 from tests.support.methods import assert_close, unflatten
 
@@ -116,22 +116,6 @@ def test_only_the_named_layers_learn():
     )
 
 
-def test_folds_know_whose_models_they_get():
-  data = helpers.federation(SIZES)
-  local = helpers.local(chunk=3)
-  starts = ClientModels(models(local, 2), jnp.array([1, 0, 1, 1]))
-
-  def fold(trained, starts, total):
-    there = trained.ids < len(SIZES)
-    label = jnp.where(there, 10 * trained.ids + starts.choice, 0)
-    return label, total + label.sum()
-
-  trained = train(local, data, starts, fold=fold, sums=jnp.int32(0), keep=False)
-  assert trained.folded.tolist() == [1, 10, 21, 31]
-  assert int(trained.sums) == 63
-  assert trained.ids.tolist() == [0, 1, 2, 3]
-
-
 # Outputs w x, whose mean is the loss.
 LINEAR = Model(
   lambda key: {'w': jnp.ones(())}, lambda p, x: p['w'] * x[:, 0], lambda z, y: z
@@ -155,13 +139,6 @@ def test_a_client_whose_loss_or_model_is_not_finite_has_failed_with_steps_of_its
   trained = trained_by(one, local, start, data)
   assert trained.finite.tolist() == [True, False, False]
   assert trained.params['w'].tolist() == [2, 1, 1]
-
-
-def test_tying_large_gradients_together_changes_none():
-  grads = {'large': jnp.arange(5000.0), 'dead': jnp.zeros((70, 70)), 'b': jnp.ones(2)}
-  for first in (0.0, 3.0):
-    given = grads | {'large': grads['large'] + first}
-    jax.tree.map(np.testing.assert_array_equal, together(given), given)
 
 
 @pytest.mark.parametrize('value', [jnp.nan, jnp.inf])
@@ -204,20 +181,6 @@ def test_two_trainings_of_a_client_draw_different_noise():
   trained = trained_by(one, local, start, data)
   apart = tree.row_distances(trained.params, trained.state)
   assert (np.asarray(apart) > 1e-3).all()
-
-
-def test_epochs_of_a_client_are_cut_at_their_bound():
-  data, local = helpers.federation(SIZES), helpers.local(chunk=3)
-
-  def one(client):
-    model = local_sgd(client.with_epochs(2, client.inputs))
-    return model, model.params, None
-
-  start, epochs = ClientModels(models(local, 1)), jnp.array([5, 1, 2, 9])
-  trained = trained_by(one, local, start, data, inputs=epochs)
-  want = train(local, data, start, epochs=jnp.array([2, 1, 2, 2]))
-  assert trained.steps.tolist() == want.steps.tolist()
-  assert_close(reference.vectors(trained.params), reference.vectors(want.params))
 
 
 def test_a_client_fails_with_either_of_its_trainings():

@@ -114,22 +114,6 @@ def test_plain_sgd_is_told_by_its_rate(name):
   np.testing.assert_allclose(variable_rate(PLAIN[name], PARAMS), 0.1, rtol=1e-6)
 
 
-def test_plain_sgd_of_a_single_number_is_told_too():
-  one = {'w': jnp.zeros(())}
-  np.testing.assert_allclose(sgd_rate(PLAIN['sgd'], one), 0.1, rtol=1e-6)
-  np.testing.assert_allclose(variable_rate(PLAIN['sgd'], one), 0.1, rtol=1e-6)
-
-
-def test_numbers_on_which_updates_do_not_depend_may_come_from_any_operation():
-  def update(gradients, params):
-    del params
-    jnp.cumsum(jnp.arange(3))  # Traced, and then unused.
-    return jax.tree.map(lambda g: -0.1 * g, gradients)
-
-  rate = sgd_rate(optax.stateless(update), PARAMS)
-  np.testing.assert_allclose(rate, 0.1, rtol=1e-6)
-
-
 @pytest.mark.parametrize('name', OTHERS)
 def test_what_differs_late_or_in_one_layer_alone_is_not_plain(name):
   local = helpers.local(optimizer=OTHERS[name])._replace(shared_start='on')

@@ -151,19 +151,6 @@ def test_the_first_centers_of_fesem_have_noise_too():
     assert np.abs(difference).max() > 0.05
 
 
-def test_personal_layers_stay_as_they_are():
-  data = data_of()
-  local = helpers.local()
-  sends = differential_privacy(1e-6, 0.0, where='client', delta=0)
-  made = [
-    algorithms.build('fed_rep', one) for one in (local, local._replace(sends=sends))
-  ]
-  (first, plain, _), (_, clip, _) = (one_round(one, data) for one in made)
-  own = [matrix(s.heads if hasattr(s, 'heads') else s[1]) for s in (plain, clip)]
-  assert_close(*own)
-  assert np.abs(matrix(clip[0]) - matrix(first[0])).max() < 1e-5
-
-
 def test_a_hook_of_ones_own_gets_key_start_and_model():
   data = data_of()
 

@@ -6,17 +6,11 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from fesem_jax.core import tree
-from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import Attack
-from fesem_jax.core.local_training import local_training
 from fesem_jax.data import attacks
-from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.one_client import Client, LocalModel
-from tests.support import helpers
 
 IDS = np.array([2, 0, 3, 4])  # Of four clients; the last place is empty.
 BAD = np.array([True, False, True, False])
@@ -123,27 +117,3 @@ def test_noise_is_drawn_from_the_key_of_each_client():
       draw = jax.random.normal(own, start.shape)
       wanted = start + np.linalg.norm(change) / np.sqrt(8) * draw
       np.testing.assert_allclose(found[name]['w'][place], wanted, rtol=1e-4, atol=1e-6)
-
-
-def of_functions(function, **options):
-  model = helpers.local(model='logistic').model
-  return local_training(model, optax.sgd(0.1), sends=function, **options)
-
-
-def test_a_client_whose_changed_model_is_not_finite_fails():
-  def some_nan(key, start, trained):
-    bad = jax.random.uniform(jax.random.fold_in(key, 9)) < 0.5
-    return jax.tree.map(lambda w: jnp.where(bad, jnp.nan, w), trained)
-
-  data = helpers.federation([4] * 8)
-  everyone, key = helpers.everyone(data), jax.random.key(1)
-  start = ClientModels(tree.expand(of_functions(some_nan).model.init(key)))
-
-  def train(local):
-    return jax.jit(lambda d: train_cohort(local, start, d, everyone, key))(data)
-
-  found, plain = train(of_functions(some_nan)), train(of_functions(None))
-  assert 0 < found.finite.sum() < 8
-  for i, finite in enumerate(found.finite):
-    want = tree.unstack(plain.params, i) if finite else tree.unstack(start.shared, 0)
-    chex.assert_trees_all_close(tree.unstack(found.params, i), want, rtol=1e-6)

@@ -5,7 +5,6 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from fesem_jax.core import sharding, tree
 from fesem_jax.core.algorithm import ClientModels
@@ -66,40 +65,6 @@ def test_on_accelerators_as_many_clients_as_fit_into_memory(monkeypatch):
     assert shared_kernels.side_by_side(on_gpu(), (KERNEL,), conv, 20) == wanted
 
 
-@pytest.mark.parametrize(
-  ('clients', 'num_centers', 'wanted'),
-  [(100, 1, 100), (100, 4, 25), (25, 4, 8), (16, 4, 8), (3, 1, 3)],
-)
-def test_on_accelerators_as_many_places_as_a_center_has_clients(
-  clients, num_centers, wanted, monkeypatch
-):
-  monkeypatch.setattr(sharding, 'memory_for_clients', lambda device: 2**40)
-  weights = centers(num_centers)
-  assert shared_kernels.side_by_side(on_gpu(), (KERNEL,), weights, clients) == wanted
-
-
-def test_on_accelerators_few_clients_of_a_center_have_kernels_of_their_own(monkeypatch):
-  monkeypatch.setattr(sharding, 'memory_for_clients', lambda device: 2**40)
-  data = helpers.federation([2] * 16)
-
-  def found(clients):
-    local = on_gpu()._replace(shared_start='auto', clients_per_chunk=0)
-    start = ClientModels(centers(4), jnp.arange(clients) % 4)
-    return shared_kernels.choose(local, start, data, clients)
-
-  monkeypatch.setattr(shared_kernels, 'kernels', lambda *args: (KERNEL,))
-  assert found(16) == ((KERNEL,), 8)
-  assert found(8)[0] == ()
-  # Memory for few clients is no reason to form their kernels.
-  monkeypatch.setattr(sharding, 'memory_for_clients', lambda device: 0)
-  assert found(16) == ((KERNEL,), 1)
-
-
-def test_a_number_of_clients_that_was_asked_for_is_taken():
-  local = helpers.local(chunk=3)._replace(clients_per_shared_start=5)
-  assert shared_kernels.side_by_side(local, (KERNEL,), centers(1), 2) == 5
-
-
 def chosen(num_centers, clients, mode='auto', devices=1, **changes):
   local = helpers.local(chunk=3, devices=devices)
   local = local._replace(shared_start=mode, **changes)
@@ -122,22 +87,6 @@ def test_auto_keeps_kernels_where_clients_of_a_center_are_many(monkeypatch):
   # Side by side alone, one takes twice the time of many.
   assert not chosen(1, 1)[0]
   assert chosen(1, 2)[0]  # One and a half, as with kernels of its own.
-
-
-def test_auto_takes_kernels_up_to_its_limits(monkeypatch):
-  def paths():
-    start = ClientModels(centers(1))
-    data = helpers.federation(SIZES)
-    found = shared_kernels.kernels(helpers.local(), start, data)
-    return [kernel.path for kernel in found]
-
-  monkeypatch.setattr(shared_kernels, '_ROWS_PER_KERNEL', 12 * (6 + 5) / 30)
-  for large, wanted in ((30, [('dense0',)]), (31, [])):
-    monkeypatch.setattr(shared_kernels, '_LARGE', large)
-    assert paths() == wanted
-  monkeypatch.setattr(shared_kernels, '_LARGE', 30)
-  monkeypatch.setattr(shared_kernels, '_ROWS_PER_KERNEL', 12 * (6 + 5) / 30 - 0.01)
-  assert not paths()
 
 
 def test_models_that_no_kernel_can_be_taken_of_keep_theirs():

@@ -5,7 +5,6 @@ every method's rounds do, for random federations, in properties_test.
 """
 
 import functools
-import types
 
 import chex
 import flax.linen as nn
@@ -16,13 +15,10 @@ import optax
 import pytest
 
 from fesem_jax import models
-from fesem_jax.core import sums, tree
+from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.batching import SIDE, Schedule
 from fesem_jax.core.local_training import Machine, local_training
-from fesem_jax.evaluation import evaluate
-from fesem_jax.tasks.classification import cross_entropy
-from fesem_jax.training import kernel_change, shared_kernels, shared_start
+from fesem_jax.training import kernel_change, shared_kernels
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -241,91 +237,6 @@ def test_convolutional_clients_of_several_centers_end_alike():
   chex.assert_trees_all_close(got, want, rtol=1e-3, atol=1e-5)
 
 
-def moves_of(change, finite):
-  """The moves of clients side by side."""
-  return jax.vmap(shared_start._moves)(change, finite)
-
-
-@pytest.mark.parametrize('choice', [None, [2, 0, 2]])
-def test_models_are_formed_from_the_centers_that_clients_start_from(choice):
-  rng = np.random.default_rng(1)
-
-  def normal(*shape):
-    return jnp.asarray(rng.normal(size=shape), jnp.float32)
-
-  centers = {'a': {'kernel': normal(3, 2, 5), 'bias': normal(3, 5)}}
-  blocks = [kernel_change.Block(normal(3, 4, 2), normal(3, 4, 5), normal(3, 4))] * 2
-  change, finite = (
-    kernel_change.KernelChange(tuple(blocks)),
-    jnp.array([True, True, False]),
-  )
-  held = {'a': {'kernel': moves_of(change, finite), 'bias': normal(3, 5)}}
-  choice = None if choice is None else jnp.array(choice)
-  whole = shared_start.whole_models(held, centers, choice, 'highest')
-  moved = np.einsum(
-    'cri,cro->cio', blocks[0].inputs,
-    2 * blocks[0].gradients * blocks[0].shares[..., None],
-  )  # fmt: skip
-  begun = centers['a']['kernel'][np.zeros(3, int) if choice is None else choice]
-  wanted = np.where(finite[:, None, None], begun - moved, begun)
-  np.testing.assert_allclose(whole['a']['kernel'], wanted, rtol=1e-5, atol=1e-5)
-  np.testing.assert_array_equal(whole['a']['bias'], held['a']['bias'])
-  assert shared_start.whole_models(centers, None, choice, 'highest') is centers
-  if choice is None:  # Their sum is that of the models, formed or not.
-    weights, origin = jnp.array([3.0, 2.0, 1.0]), tree.take(centers, jnp.array([0]))
-    total = sums.add_to_one(sums.no_sums(origin), whole, weights, origin)
-    wanted = sums.add_to_one(total, whole, weights, origin)
-    found = shared_start.add_to_one(total, held, weights, origin, 'highest')
-    chex.assert_trees_all_close(found, wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_fine_tuning_starts_from_shared_centers_too():
-  data, test = helpers.federation(SIZES), helpers.federation(SIZES, seed=1)
-  local = on(chunk=4)
-  metrics = (('loss', cross_entropy),)
-  local = local._replace(
-    model=local.model._replace(metrics=metrics), clients_per_shared_start=3
-  )
-  centers = helpers.first_models(local, 3)
-  used = ClientModels(centers, jnp.array([0, 1, 2, 1, 1, 0]))
-
-  def measure(local):
-    run = jax.jit(
-      lambda used, train, test, key: evaluate.evaluate_clients(
-        used, local, train, test, key, 2
-      )
-    )
-    return run(used, data, test, jax.random.key(0))
-
-  assert paths(local._replace(schedule=Schedule(4, 2)), data, used)
-  chex.assert_trees_all_close(
-    measure(local), measure(local._replace(shared_start='off')), rtol=1e-5
-  )
-
-
-def bounded(start, change):
-  """Of clients side by side, which kernels are bounded."""
-  return jax.vmap(lambda change: shared_start._bounded([start], [change]))(change)
-
-
-def test_a_kernel_is_finite_below_half_of_what_float32_holds():
-  most = float(np.finfo(np.float32).max)
-  start = kernel_change.KernelStart(jnp.zeros((2, 3)))
-  # Inputs [I] and gradients [O] of the two rows of each of five clients.
-  rows = [
-    (([1, 0.4 * most], [0, 0]), ([0, 1, 0], [0, 0, 0])),
-    (([0.5 * most, 0], [0, 0]), ([0, 0, 1], [0, 0, 0])),
-    (([0, 0.3 * most], [0, 0.3 * most]), ([1, 0, 0], [1, 0, 0])),
-    (([1, 0], [0, 0]), ([0, 0, 0.6 * most], [0, 0, 0])),
-    (([np.nan, 0], [0, 0]), ([0, 0, 1], [0, 0, 0])),
-  ]
-  inputs, gradients = (jnp.array(x, jnp.float32) for x in zip(*rows, strict=True))
-  change = kernel_change.KernelChange(
-    (kernel_change.Block(inputs, gradients, jnp.ones((5, 2))),)
-  )
-  assert bounded(start, change).tolist() == [True, False, False, False, False]
-
-
 def test_more_epochs_than_the_schedule_has_end_alike():
   data, local = helpers.federation(SIZES), on(chunk=4)
   starts = ClientModels(tree.expand(helpers.first_model(local)))
@@ -364,44 +275,3 @@ def test_another_function_of_the_same_parameters_is_the_one_that_trains():
   np.testing.assert_array_equal(
     got.params[first[0]]['kernel'], [start[first[0]]['kernel']] * len(SIZES)
   )
-
-
-def starts_of(models, choice, ids, kernel=('dense0',)):
-  """[C] what clients side by side start a kernel from, and who from the second."""
-
-  def one(id, choice):
-    client = types.SimpleNamespace(
-      models=ClientModels(models, choice), id=id,
-      data=types.SimpleNamespace(num_clients=3),
-    )  # fmt: skip
-    starts, other = shared_start._starts(client, [models[kernel[0]]['kernel']])
-    return starts[0], other
-
-  return jax.vmap(one, axis_name=SIDE)(jnp.array(ids), choice)
-
-
-def test_clients_side_by_side_start_from_the_two_centers_among_them():
-  init = jax.vmap(helpers.local().model.init)
-  three = init(jax.random.split(jax.random.key(0), 3))
-  whole = np.asarray(three['dense0']['kernel'])
-  for choice, first, other in (([2, 0, 2, 1], 0, 2), ([2, 2, 2, 1], 2, None)):
-    # The last place is empty, whatever its choice.
-    start, from_other = starts_of(three, jnp.array(choice), [0, 1, 2, 3])
-    np.testing.assert_array_equal(start.kernel[0], whole[first])
-    assert start.two.tolist() == [other is not None] * 4
-    wanted = [other is not None and c == other for c in choice[:3]]
-    assert from_other.tolist() == [*wanted, False]
-    if other is not None:
-      np.testing.assert_array_equal(start.other[0], whole[other])
-
-
-def test_one_center_or_one_client_has_one_start():
-  init = jax.vmap(helpers.local().model.init)
-  three = init(jax.random.split(jax.random.key(0), 3))
-  whole, first = np.asarray(three['dense0']['kernel']), tree.take(three, jnp.array([0]))
-  for stack, choice, wanted in (
-    (first, jnp.zeros(2, jnp.int32), 0), (three, jnp.array([2]), 2),
-  ):  # fmt: skip
-    start, from_other = starts_of(stack, choice, range(len(choice)))
-    np.testing.assert_array_equal(start.kernel[0], whole[wanted])
-    assert start.other is start.two is from_other is None
