@@ -16,23 +16,6 @@ from fesem_jax.training.cohort import train_cohort
 from tests.support import helpers
 
 
-def test_reseeding_takes_another_client_for_each_empty_center():
-  # Clients of one example count; those without, which are in all clusters, do not.
-  data = helpers.federation([1, 1, 4, 4]).reorder(np.arange(4), num_clients=8)
-  centers = {'w': jnp.arange(4.0)[:, None]}
-  trained = {'w': jnp.array([[10.0], [40.0], [30.0], [20.0]])}
-  # The client of row 2 failed; that of row 0 is where its center is.
-  distance = jnp.array([0.0, 4.0, -1.0, 2.0])
-  ids = jnp.array([3, 2, 1, 0])
-  cohort = Cohort(ids, everyone=False)
-  moved, assignment = reseed_empty_centers(
-    centers, jnp.array([2, 2, 2, 2, 0, 1, 2, 3]), trained, distance, cohort, data
-  )
-  # Rows 1, 3, 0 are the farthest, clients 2, 0 and 3.
-  np.testing.assert_array_equal(assignment, [1, 2, 0, 3, 0, 1, 2, 3])
-  np.testing.assert_array_equal(moved['w'][:, 0], [40.0, 20.0, 2.0, 10.0])
-
-
 def test_reseeding_leaves_no_cluster_empty():
   # Client 3 is the farthest, but alone in its cluster; client 1 is next.
   data = helpers.federation([4, 4, 4, 4])

@@ -76,31 +76,6 @@ def test_the_order_of_clients_with_equal_examples_does_not_matter():
   np.testing.assert_array_equal(*found)
 
 
-def along(*axes, label=0):
-  """Examples of three numbers along these axes, and their labels."""
-  return 2.0 * np.eye(3, dtype=np.float32)[list(axes)], [label] * len(axes)
-
-
-def of_clients(*parts):
-  x, y = (np.concatenate(part) for part in zip(*parts, strict=True))
-  return FederatedData.from_arrays(x, y, [len(own) for _, own in parts], num_classes=2)
-
-
-def test_a_client_is_described_by_the_labels_and_examples_that_it_has():
-  # One has both labels, one has a single example, and none has the third feature.
-  x, y = zip(along(0), along(1, label=1), strict=True)
-  both = np.concatenate(x), np.concatenate(y)
-  data = of_clients(along(0, 0), along(1), both, along(1, 1))
-  local = helpers.local(shape=(3,), classes=2, hidden=())
-  algorithm = algorithms.build(
-    'pacfl', local, num_clusters=2, num_vectors=1, proximity='entries'
-  )
-  state = initial(algorithm, data)
-  assert state.numbers_sent.tolist() == [3, 3, 6, 3]
-  own = state.assignment.tolist()
-  assert own[0] != own[1] == own[3]
-
-
 def test_spans_that_must_intersect_are_refused():
   data, local = planted(), helpers.local(shape=SHAPE, hidden=())
 

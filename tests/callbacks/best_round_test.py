@@ -1,7 +1,6 @@
 """The best round on validation examples, its models, and early stopping by it."""
 
 import dataclasses
-import json
 
 import jax
 import numpy as np
@@ -14,7 +13,6 @@ from fesem_jax.run.callbacks import BestRound
 from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
-from tests.support.commands import call
 from tests.support.methods import GROUPS
 from tests.support.nights import rest_by_night
 from tests.support.runs import simulate
@@ -161,17 +159,3 @@ def test_what_does_not_fit_is_refused(tmp_path):
   simulate(algorithm, TRAIN, TEST, rounds=1, workdir=tmp_path / 'other')
   with pytest.raises(UserError, match='which'):
     fj.load_run(tmp_path / 'other', which='best')
-
-
-@pytest.mark.nightly
-def test_a_command_stops_and_names_the_round(tmp_path):
-  flags = (
-    'run', '--dataset=digits', '--num_clients=4', '--model=logistic',
-    '--algorithm=fed_avg', '--learning_rate=1e-9', '--rounds=8',
-  )  # fmt: skip
-  made = call(*flags, '--stop_after=2', '--workdir=r', cwd=tmp_path)
-  assert made.returncode == 0, made.stderr
-  assert 'Best round on validation examples: 1, with a deployed micro' in made.stdout
-  summary = json.loads((tmp_path / 'r/summary.json').read_text())
-  assert (summary['ended'], summary['rounds']) == ('stop_after', 3)
-  assert fj.load_run(tmp_path / 'r', which='best').deployed.num_models == 1

@@ -209,36 +209,6 @@ def test_version_is_that_of_the_package(capsys):
   assert capsys.readouterr().out == f'fesem_jax {fesem_jax.__version__}\n'
 
 
-@pytest.mark.nightly
-def test_clients_that_took_no_part_are_measured(tmp_path):
-  shared = (
-    '--algorithms=non_fed,fesem(4)', '--dataset=digits', '--partition=rotated',
-    '--num_clients=40', '--rounds=4', '--num_seeds=1', f'--workdir={tmp_path}/runs',
-  )  # fmt: skip
-  done = call('compare', *shared, '--unseen_fraction=0.2', cwd=tmp_path)
-  assert done.returncode == 0, done.stderr
-
-  def read(m):
-    return json.loads((tmp_path / 'runs' / m / 'seed0/summary.json').read_text())
-
-  alone, fesem = read('non_fed'), read('fesem(4)')
-  assert alone['unseen'] is None
-  assert (fesem['num_clients'], sum(fesem['clusters']['sizes'])) == (32, 32)
-  assert fesem['clusters']['ari'] == 1.0
-  # The right center serves newcomers as well as those who made it.
-  assert (
-    abs(fesem['unseen']['micro_accuracy'] - fesem['deployed']['micro_accuracy']) < 0.1
-  )
-  assert 'unseen clients micro-acc' in (tmp_path / 'runs/table.md').read_text()
-  assert 'unseen.micro_accuracy_mean' in (tmp_path / 'runs/table.csv').read_text()
-  # Another configuration by mistake is refused; the table stays.
-  before = (tmp_path / 'runs/table.md').read_text()
-  done = call('compare', *shared, '--learning_rate=0.3', cwd=tmp_path)
-  assert done.returncode == 1
-  assert 'learning_rate' in done.stderr
-  assert (tmp_path / 'runs/table.md').read_text() == before
-
-
 @pytest.mark.slow
 def test_data_are_inspected_subsampled_converted_and_drawn(tmp_path):
   sources_test.write_leaf(tmp_path / 'leaf_femnist', sources_test.writers())

@@ -1,6 +1,5 @@
 """--init_from, --init_layers and --train_layers of a run."""
 
-import json
 import pathlib
 
 import numpy as np
@@ -93,23 +92,6 @@ def test_a_run_starts_from_a_file(pretrained, tmp_path):
   np.testing.assert_allclose(
     after.params()['dense0']['kernel'], before.params()['dense0']['kernel'], rtol=1e-6
   )
-
-
-@pytest.mark.nightly
-def test_new_clients_join_centers_of_which_some_layers_train(pretrained, tmp_path):
-  done = run_with(
-    '--algorithm=fesem', '--num_clusters=2', '--num_clients=9', '--train_layers=logits',
-    '--unseen_fraction=0.3', f'--init_from={pretrained / "fed_avg"}',
-    f'--workdir={tmp_path / "run"}',
-  )  # fmt: skip
-  assert done.returncode == 0, done.stderr
-  done = call(
-    'adapt', tmp_path / 'run', f'--output={tmp_path / "out"}', '--num_examples=5',
-    cwd=tmp_path,
-  )  # fmt: skip
-  assert done.returncode == 0, done.stderr
-  rows = json.loads((tmp_path / 'out' / 'adapt.json').read_text())['rows']
-  assert [row['rule'] for row in rows] == ['weights', 'direction', 'loss', 'alone']
 
 
 @pytest.mark.nightly

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import signal
 import sys
 
 import jax
@@ -21,17 +20,14 @@ from experiments.build import (
 )
 from fesem_jax import data
 from fesem_jax.run.simulation import simulate
-from tests.experiments.binaries_test import QUICK, refuses
-from tests.support.commands import spawn
-from tests.support.runs import records
+from tests.experiments.binaries_test import refuses
 
 METHOD = '''
-import os, pathlib, signal
 import jax, jax.numpy as jnp
 import fesem_jax
 from fesem_jax.algorithms.common import global_model
 
-def damped(local, *, shift: float = 0.5, fast: bool = False, fatal: int = 0):
+def damped(local, *, shift: float = 0.5, fast: bool = False, count: int = 0):
   """FedAvg that goes only a part of the way."""
 
   def step(state, data, cohort, key):
@@ -42,17 +38,8 @@ def damped(local, *, shift: float = 0.5, fast: bool = False, fatal: int = 0):
     params = jax.tree.map(lambda a, b: a + shift * (b - a), state.params, new.params)
     return new._replace(params=params), trained.info()
 
-  calls = []
-
-  def between(state, info):
-    calls.append(1)
-    if len(calls) == fatal and not pathlib.Path('killed').exists():
-      pathlib.Path('killed').touch()
-      os.kill(os.getpid(), signal.SIGKILL)
-    return state, info
-
   init = global_model.init(local)
-  return fesem_jax.Algorithm(local, init, step, global_model.deployed, between)
+  return fesem_jax.Algorithm(local, init, step, global_model.deployed)
 
 def nothing(local): return 3
 def heavy(local, *, momentum: float = 0.5):
@@ -139,42 +126,6 @@ def parse():
   parsed()
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_an_own_method_in_compare_goes_on_after_a_kill(folder):
-  arguments = [
-    '--num_seeds=1', '--rounds=4', '--checkpoint_every=1', '--lr_schedule=step:2:0.5',
-    *(a for a in QUICK if 'rounds' not in a),
-  ]  # fmt: skip
-  fatal = '--algorithms=fed_avg,own_fl:damped(shift=0.25;fatal=3)'
-  first = spawn('compare', *arguments, fatal, '--workdir=table', cwd=folder)
-  assert first.returncode == -signal.SIGKILL
-  run = folder / 'table' / 'own_fl:damped(shift=0.25;fatal=3)' / 'seed0'
-  assert [r['round'] for r in records(run)][-1] == 2
-  second = spawn('compare', *arguments, fatal, '--workdir=table', cwd=folder)
-  assert second.returncode == 0, second.stderr
-  assert 'own_fl:damped(shift=0.25;fatal=3)' in second.stdout
-  assert (folder / 'table' / 'table.md').exists()
-  config = json.loads((run / 'config.json').read_text())
-  assert (config['shift'], config['fast'], config['fatal']) == (0.25, False, 3)
-  # The same in one go, by the other binary.
-  single = [
-    *arguments[1:], '--workdir=single',
-  ]  # fmt: skip
-  options = '--algorithm=own_fl:damped(shift=0.25,fatal=3)'
-  watched = '--callbacks=own_watch:watch', '--quiet', '--log_to=tensorboard'
-  unbroken = spawn('run', *single, options, *watched, cwd=folder)
-  assert unbroken.returncode == 0, unbroken.stderr
-  assert (folder / 'watched').read_text() == '1 2 3 4 '
-  assert list((folder / 'single' / 'tensorboard').iterdir())
-  assert 'training' not in unbroken.stdout  # The description.
-  assert 'deployed' in unbroken.stdout
-  assert records(folder / 'single') == records(run)
-  other = spawn('run', *single, '--algorithm=own_fl:damped(shift=0.5)', cwd=folder)
-  assert other.returncode == 1
-  assert 'shift' in other.stderr
-
-
 def test_own_models_and_data_are_built_with_their_options(folder, parse):
   parse('--model=own_net:net(width=7)', '--dataset=own_data:blobs(size=15)')
   config = experiment_flags.configuration('own_fl:damped', {'shift': 0.1})
@@ -187,12 +138,12 @@ def test_own_models_and_data_are_built_with_their_options(folder, parse):
 
 
 def test_options_of_own_methods_have_the_types_of_their_defaults(folder, parse):
-  _, found = methods.parse_method('own_fl:damped(shift=1, fast=true;fatal=2)')
-  assert found == {'shift': 1.0, 'fast': True, 'fatal': 2}
+  _, found = methods.parse_method('own_fl:damped(shift=1, fast=true;count=2)')
+  assert found == {'shift': 1.0, 'fast': True, 'count': 2}
   assert type(found['shift']) is float
   with refuses('prox_lambda'):
     experiment_flags.configuration('own_fl:damped', {'prox_lambda': 0.1})
-  config = experiment_flags.configuration('own_fl:damped', {'shift': 1.0, 'fatal': 2})
+  config = experiment_flags.configuration('own_fl:damped', {'shift': 1.0, 'count': 2})
   # They are tuned as options of this package are.
   personal = methods.user_options(['fesem', 'own_fl:damped'])
   parse = functools.partial(comparisons.parse_values, personal=personal)
@@ -200,8 +151,8 @@ def test_options_of_own_methods_have_the_types_of_their_defaults(folder, parse):
   assert comparisons.points('own_fl:damped', config, {'shift': [0.5]}) == [
     {'shift': 0.5}
   ]
-  with refuses('fatal'):
-    parse('fatal:x')
+  with refuses('count'):
+    parse('count:x')
   with refuses('tune'):
     comparisons.parse_values('shift:1')
 

@@ -2,13 +2,12 @@
 
 import json
 import re
-import types
 
 import jax
 import numpy as np
 import pytest
 from absl import flags
-from sklearn.metrics import adjusted_rand_score, silhouette_score
+from sklearn.metrics import silhouette_score
 
 from experiments import flags as experiment_flags
 from experiments import select_k
@@ -151,34 +150,6 @@ def test_the_same_clients_are_chosen_for_all_seeds_and_no_test_examples():
     part = set(map(bytes, train.client(j)[0]))
     assert part < set(map(bytes, whole.client(i)[0]))
   assert list(other.info.names) != list(train.info.names)
-
-
-def test_k_means_of_models_that_are_finite_tells_k(monkeypatch):
-  points, truth = helpers.blobs(12, k=2)
-  # One model is not finite in the second seed's training.
-  grams = [gram_of(points.astype(np.float64)) for _ in range(2)]
-  grams[1][3], grams[1][:, 3] = np.nan, np.nan
-  monkeypatch.setattr(
-    num_clusters, 'inner_products', lambda *_, seed, **__: grams[seed - 5].copy()
-  )
-  clusters = np.arange(12) % 2
-  info = types.SimpleNamespace(clusters=clusters)
-  train = types.SimpleNamespace(num_clients=12, info=info)
-  made = num_clusters.select_k(None, train, [1, 2, 3], [5, 6])
-  one, two, three = (made['by_k'][k] for k in '123')
-  sizes = np.bincount(truth)[::-1].tolist()
-  assert (made['recommended'], made['seeds']) == (2, [5, 6])
-  assert two['sizes'][0] == sorted(sizes, reverse=True)
-  assert [sum(row['sizes'][1]) for row in (one, two, three)] == [11, 11, 11]
-  finite = np.arange(12) != 3
-  labels = [truth, np.where(finite, truth, -1)]
-  assert two['stability'] == pytest.approx(num_clusters.stability(labels))
-  assert two['silhouette_mean'] > two['silhouette_of_one_cloud']
-  scores = [
-    adjusted_rand_score(clusters, truth),
-    adjusted_rand_score(clusters[finite], truth[finite]),
-  ]
-  assert two['ari'] == pytest.approx(np.mean(scores))
 
 
 @pytest.mark.slow

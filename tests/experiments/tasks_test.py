@@ -15,45 +15,6 @@ FLAGS = (
 )  # fmt: skip
 
 
-@pytest.mark.nightly
-def test_a_regression_is_compared_tuned_and_adapted(tmp_path):
-  tuned = (
-    '--num_seeds=2', '--algorithms=fed_avg,fesem(2)', '--unseen_fraction=0.2',
-    '--tune=learning_rate:1e-6,1e-4,1e-3', '--tune_seeds=1',
-  )  # fmt: skip
-  made = call('compare', *FLAGS, *tuned, '--workdir=c', cwd=tmp_path, figures=True)
-  assert made.returncode == 0, made.stderr
-  assert 'micro-RMSE' in made.stdout
-  held = json.loads((tmp_path / 'c/tune.json').read_text())['fed_avg']
-  errors = {
-    t['values']['learning_rate']: t['validation_micro_rmse'] for t in held['tried']
-  }
-  assert held['chosen']['learning_rate'] == min(errors, key=errors.get)
-  table = json.loads((tmp_path / 'c/table.json').read_text())
-  rmse = {r['method']: r['deployed.micro_rmse_mean'] for r in table}
-  # The lowest error is the reference.
-  assert f'minus {min(rmse, key=rmse.get)}' in made.stdout
-  assert (tmp_path / 'c/plots/convergence.png').exists()
-  workdir = tmp_path / 'c/fesem(2)/seed0'
-  summary = json.loads((workdir / 'summary.json').read_text())
-  assert (summary['task'], summary['label_skew']) == ('regression', None)
-  y = np.genfromtxt(workdir / 'clients.csv', delimiter=',', names=True)
-  assert {'deployed_rmse', 'finetuned_r2'} <= set(y.dtype.names)
-  adapted = call('adapt', 'c/fesem(2)/seed0', '--num_examples=3,all', cwd=tmp_path)
-  assert adapted.returncode == 0, adapted.stderr
-  assert 'joined micro-RMSE' in adapted.stdout
-
-
-@pytest.mark.nightly
-def test_k_is_chosen_for_a_regression(tmp_path):
-  chosen = '--num_clusters_list=2', '--num_seeds=1', '--workdir=k'
-  made = call('select_k', *FLAGS, *chosen, cwd=tmp_path)
-  assert made.returncode == 0, made.stderr
-  found = json.loads((tmp_path / 'k/select_k.json').read_text())
-  assert found['recommended'] is None
-  assert 0 < found['by_k']['2']['p_value'] <= 1
-
-
 def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
   data = [f for f in FLAGS if f.split('=')[0] not in (
     '--model', '--learning_rate', '--rounds', '--batch_size', '--local_epochs',

@@ -284,18 +284,3 @@ def test_other_data_under_the_same_flags_is_refused(finished, workdir):
   for data in ((other, test), (first, other)):
     with pytest.raises(UserError, match='data'):
       go(workdir, data=data)
-
-
-def test_a_workdir_of_another_configuration_is_refused(finished, workdir):
-  before = content(workdir)
-  with pytest.raises(UserError, match='seed'):
-    go(workdir, config=CONFIG | {'seed': 1})
-  with pytest.raises(UserError, match='new'):
-    go(workdir, config=CONFIG | {'new': 0.0})
-  with pytest.raises(UserError, match='workdir'):
-    go(workdir, resume=False)
-  with pytest.raises(UserError, match='rounds'):
-    go(workdir, rounds=2)
-  assert content(workdir) == before
-  go(workdir, rounds=4)
-  assert records(workdir)[:3] == records(finished)

@@ -61,11 +61,12 @@ def test_components_are_those_of_the_models_as_the_method_trains_them():
   np.testing.assert_array_equal(found['assignment'], state.assignment)
 
 
-@pytest.mark.parametrize('name', ['fesem', 'fed_avg'])
 @pytest.mark.parametrize(
-  'sends',
-  [compression('top_k(0.1)'), differential_privacy(0.1, 2.0, where='client', delta=0)],
-  ids=['compression', 'noise'],
+  ('name', 'sends'),
+  [
+    ('fesem', compression('top_k(0.1)')),
+    ('fed_avg', differential_privacy(0.1, 2.0, where='client', delta=0)),
+  ],
 )
 def test_neither_compression_nor_noise_is_in_the_portrait(name, sends):
   options = {'num_clusters': 2} if name == 'fesem' else {}

@@ -32,7 +32,7 @@ COMMANDS = {
   'compare': ('compare', '--algorithms=fed_avg,fesem(2)', '--num_seeds=2'),
 }  # fmt: skip
 KILLS = 4
-TIMES = ('seconds', 'timing', 'memory', 'commit', 's/round')
+TIMES = ('seconds', 'timing', 'memory', 'commit', 'seconds_per_round')
 
 
 @contextlib.contextmanager
@@ -82,10 +82,10 @@ def kill(name, workdir, cache, rng, total):
 
 
 def without_times(value):
-  """A summary or configuration without times, memory and commit."""
+  """What a file of results holds without times, memory and commit."""
   if isinstance(value, dict):
     return {k: without_times(v) for k, v in value.items() if k not in TIMES}
-  return value
+  return list(map(without_times, value)) if isinstance(value, list) else value
 
 
 def results(workdir):

@@ -1,6 +1,7 @@
 """Runs side by side: each is what it is alone."""
 
 import contextlib
+import functools
 import itertools
 import json
 
@@ -40,16 +41,20 @@ def data(seed):
   )
 
 
-def built(name, rate=0.1, devices=1, **options):
+def make_method(name, rate=0.1, devices=1, **options):
   local = helpers.local(
     devices=devices, optimizer=fj.local_optimizer('sgd', rate), model='logistic'
   )
   return algorithms.build(name, local, **options)
 
 
+# Tests share the programs of one method.
+built = functools.cache(make_method)
+
+
 def maker(name, **options):
   def make(**values):
-    return built(name, **options, **values)
+    return make_method(name, **options, **values)
 
   return make
 
@@ -132,15 +137,6 @@ def test_what_is_not_alike_is_in_programs_of_its_own(counts):
   asked = [run(a, seed) for a in (plain, uniform) for seed in range(2)]
   simulate_many(asked, rounds=1, **OPTIONS)
   assert counts == [(2, 2), (2, 2)]
-  counts.clear()
-
-  def penalized(prox_mu):
-    return built('fed_prox', prox_mu=prox_mu)
-
-  asked = [tuned(penalized, seed, prox_mu=mu) for seed in range(2) for mu in (0.1, 0.0)]
-  found = simulate_many(asked, rounds=1, runs_at_once=3, **OPTIONS)
-  assert counts == [(2, 2), (2, 2)]  # There is no penalty of 0.
-  assert_alike(found[1], alone(asked[1], rounds=1))
   with pytest.raises(UserError, match='runs_at_once'):
     fj.simulate_many(plain, [], rounds=1, runs_at_once=-1)
 
@@ -219,7 +215,7 @@ def test_an_interruption_saves_every_run(tmp_path, monkeypatch):
 
 def test_runs_that_were_killed_go_on_to_the_bit(tmp_path):
   """One of them has a checkpoint more than the others."""
-  make = maker('fesem', num_clusters=2)
+  make = maker('fed_avg')
   options = {'rounds': 4, 'checkpoint_every': 1, **OPTIONS}
 
   def asked(folder):

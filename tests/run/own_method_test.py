@@ -70,28 +70,6 @@ def test_clusters_sizes_and_moves_are_of_what_clients_deploy(as_mixture):
   np.testing.assert_array_equal(result.clients.cluster, CHOICES[-1])
 
 
-def without_report(algorithm):
-  """The same method, which says nothing of its clusters."""
-
-  def step(*args):
-    state, info = algorithm.step(*args)
-    return state, info._replace(clusters=None)
-
-  return algorithm._replace(step=step)
-
-
-def test_they_are_those_that_a_shipped_method_reports():
-  local = helpers.local(devices=2, hidden=())
-  algorithm = fj.algorithms.build('fed_em', local, num_clusters=2)
-  options = {'rounds': 6, 'eval_every': 5, 'clients_per_round': 4}
-  told = scripted_run(algorithm, **options).history
-  found = scripted_run(without_report(algorithm), **options).history
-  assert sum(r['moved'] for r in told[1:]) > 0
-  for a, b in zip(told, found, strict=True):
-    same = a.keys() - {'seconds', 'objective'}
-    assert {k: a[k] for k in same} == {k: b[k] for k in same}
-
-
 @pytest.mark.parametrize('objective', [None, 2.0])
 def test_a_method_may_report_clusters_with_or_without_equation_6(objective):
   def report(data):

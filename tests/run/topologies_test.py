@@ -198,32 +198,6 @@ def test_models_stay_in_the_memory_of_the_host(row):
     assert reads_ahead(found.round.text)
 
 
-@pytest.mark.nightly
-def test_memory_of_leafs_network():
-  """W1: FeSEM(4) of LEAF's CNN, 64 clients of 100 examples, 8 side by side."""
-  mesh = planner.mesh_of('v5e:2x2', 1)
-  local = local_training(
-    models.build('femnist_cnn', (28, 28, 1), 62),
-    optax.sgd(0.03),
-    batch_size=10,
-    machine=Machine(clients_per_chunk=8, mesh=mesh, precision='default'),
-  )
-  algorithm = algorithms.build('fesem', local, num_clusters=4)
-  size = DataSize(
-    64, SplitSize(6400, 100), SplitSize(640, 10), (28, 28, 1), np.dtype('uint8'), 62
-  )
-  found = planner.plan(algorithm, size, parts=('round',))
-  assert found.clients_per_chunk == 8
-  memory, text = found.round.memory, found.round.text
-  assert memory.temporaries <= 8 * 110 * 2**20  # 4.4 models a client.
-  assert memory.aliased >= found.stack_bytes >= 64 * found.model_bytes
-  assert not calls_to_host(text)
-  assert not collectives_of(text)
-  # Tiles of the local models take little beyond their numbers.
-  beyond = memory.arguments - found.state_bytes - found.data_bytes + found.test_bytes
-  assert 0 <= beyond < 0.1 * found.stack_bytes
-
-
 def reads_ahead(text):
   """Whether models are on their way to the device while others train."""
   for body in text.split('\n\n'):

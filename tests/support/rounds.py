@@ -462,26 +462,32 @@ def p_fed_me(clients, state, weighting='uniform', **options):
   training={'batch_size': 2, 'epochs': 3, 'hidden': ()},
 )
 def per_fed_avg(clients, state, meta_gradient, adaptation_rate):
-  count = 3 if meta_gradient == 'hessian_free' else 2
+  count, gradients = 3 if meta_gradient == 'hessian_free' else 2, 0
 
   def train(i, w):
-    batches, losses = clients.batches(i), []
+    nonlocal gradients
+    batches, losses, sizes = clients.batches(i), [], []
     for at in range(0, len(batches) - count + 1, count):
       inner, outer, *last = batches[at : at + count]
       first, slope = clients.gradient(w, *inner)
       second, g = clients.gradient(w - adaptation_rate * slope, *outer)
       losses += [first, second]
-      if last:  # About the Hessian times g.
+      for batch in last:  # About the Hessian times g.
         small = 0.01 * g
-        ahead, behind = (clients.gradient(w + s, *last[0])[1] for s in (small, -small))
+        (a, ahead), (b, behind) = (
+          clients.gradient(w + step, *batch) for step in (small, -small)
+        )
+        losses.append((a + b) / 2)
         g = g - adaptation_rate * (ahead - behind) / 0.02
+      sizes += [len(y) for _, y in batches[at : at + count]]
+      gradients += 2 + 2 * len(last)
       w = w - RATE * g
-    return w, 0.0
+    return w, np.average(losses, weights=sizes)
 
-  clients.average(state, train, 'uniform')
+  report = clients.average(state, train, 'uniform')
   (x,) = state['params']
   adapted = [x - adaptation_rate * clients.on_all_examples(x, i)[1] for i in range(6)]
-  return {'deployed': np.stack(adapted)}
+  return report | {'steps': gradients, 'deployed': np.stack(adapted)}
 
 
 def representation(model, x):
