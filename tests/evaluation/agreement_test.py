@@ -10,7 +10,7 @@ from fesem_jax.evaluation import agreement
 @pytest.mark.parametrize('most', [1, 2, 3, 7])
 def test_agreement_is_scikit_learns(most):
   rng = np.random.default_rng(most)
-  for size in (1, 2, 5, 60):
+  for size in (1, 2, 5, 60, 60_000):
     for other in (1, 3):
       first, second = rng.integers(0, most, size), rng.integers(0, other, size)
       rand = agreement.adjusted_rand_index(first, second)

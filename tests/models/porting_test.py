@@ -185,20 +185,20 @@ class Nnx(nnx.Module):
 
   def __init__(self, rngs):
     self.stem = nnx.Conv(1, 2, (1, 1), rngs=rngs)
-    self.inner = nnx.Linear(8, 8, rngs=rngs)
+    self.inner = nnx.data({n: nnx.Linear(8, 8, rngs=rngs) for n in 'za'})
     self.body = nnx.List([nnx.Linear(8, 8, rngs=rngs) for _ in range(11)])
     self.head = nnx.Linear(8, 3, rngs=rngs)
 
   def __call__(self, x):
     x = self.stem(x).reshape(x.shape[0], -1)
-    for layer in (self.inner, *self.body):
+    for layer in (self.inner['z'], self.inner['a'], *self.body):
       x = layer(x)
     return self.head(x)
 
 
 def test_layers_of_nnx_take_modules_in_the_order_of_their_definition():
   model = models.from_flax(lambda rngs: Nnx(rngs), (1, 4, 1))
-  linear = ['inner', *(f'body.{i}' for i in range(11)), 'head']
+  linear = ['inner.z', 'inner.a', *(f'body.{i}' for i in range(11)), 'head']
   shapes = {name: (3 if name == 'head' else 8, 8) for name in linear}
   state = draw(stem__weight=(2, 1, 1, 1), stem__bias=(2,))
   for name, shape in shapes.items():

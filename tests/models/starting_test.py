@@ -209,6 +209,18 @@ def test_adapters_within_layers_train_alone():
   chex.assert_trees_all_equal(part, state.params)
 
 
+def test_adapters_may_stay_with_clients():
+  model = starting.train_only(ADAPTED, ['*/lora*'])
+  data, local = federation(), helpers.local()._replace(model=model)
+  options = {'head_layers': ['**/lora_b'], 'head_epochs': 1}
+  algorithm = algorithms.build('fed_rep', local, **options)
+  state, _ = run(algorithm, data, rounds=2)
+  used = algorithm.deployed(state, data)
+  every = starting.with_constants(model, used).params(6)['logits']
+  distinct = [len(np.unique(every[n], axis=0)) for n in ('lora_a', 'lora_b')]
+  assert (distinct, every['base']['kernel'].shape) == ([1, 6], (6, 6, 3))
+
+
 def test_layers_that_do_not_train_are_constants_in_training_too():
   def apply_train(params, x, key):
     return MODEL.apply(params, x) + jax.random.uniform(key)
