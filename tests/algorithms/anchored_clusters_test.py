@@ -8,7 +8,6 @@ import numpy as np
 
 from fesem_jax.algorithms.common.anchored_clusters import (
   AnchoredClusters,
-  most_similar,
   with_new_clients,
 )
 from fesem_jax.core.local_training import LocalTraining
@@ -57,16 +56,3 @@ def test_clients_without_a_direction_join_another_time():
   assert found.gradients['w'].tolist() == [[2, 1], [0, 0], [1, 0], [0, 0]]
   assert found.sizes.tolist() == [2, 0, 0]
   assert fresh.tolist() == [False, False, False]
-
-
-def test_the_most_similar_cluster_is_that_of_the_nearest_mean_direction():
-  # Both clusters that there can be are in use; one client has yet to join.
-  rule = Described([[0.0, 3.0], [5.0, 1.0], [-1.0, -1.0]], [])
-  clusters = AnchoredClusters(
-    jnp.array([0, 1, 2, 1]), jnp.array([True, True, False, True]),
-    {'w': jnp.array([[1.0, 0.0], [0.0, 1.0], [9.0, 9.0], [0.5, 1.0]])}, ANCHOR,
-    jnp.array([1, 2]), jnp.int32(2),
-  )  # fmt: skip
-  others = helpers.federation([1, 4]).reorder(np.arange(2), num_clients=3)
-  assert most_similar(rule, clusters, others).tolist() == [1, 0, 2]
-  assert rule.seen == [ANCHOR]  # At the model that all are compared at.

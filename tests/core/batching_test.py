@@ -128,13 +128,6 @@ def test_examples_read_at_once_are_those_read_at_each_step(flat, steps, monkeypa
   assert not batching._reads_at_once(Schedule(batch_size=3, steps=2), data, 4)
 
 
-def test_the_most_steps_are_those_of_the_largest_client():
-  assert batching.most_steps(Schedule(4, 3), 9) == 9
-  assert batching.most_steps(Schedule(3, 2), 9) == 6
-  assert batching.most_steps(Schedule(3, 2, 5), 9) == 5
-  assert batching.most_steps(Schedule(0, 2), 9) == 2
-
-
 def test_a_batch_of_empty_places_has_finite_features_and_no_weight():
   data = FederatedData.from_arrays(np.ones((5, 2)), [0, 1, 2, 1, 2], [2, 3, 0])
   keys, empty = jax.random.split(jax.random.key(0), 2), jnp.array([2, 3])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import time
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,6 @@ from fesem_jax.run.runner import Functions
 from fesem_jax.server import optimizers as server_optimizers
 from tests.support import helpers
 from tests.support.nights import rest_by_night
-from tests.support.runs import simulate
 
 X = np.arange(4, dtype=np.float32)
 
@@ -109,29 +107,6 @@ def test_an_optimizer_of_variables_is_the_same_optimizer():
 
 
 DATA = [helpers.federation([6, 3, 9, 5], seed=seed) for seed in range(4)]
-
-
-def test_compile_seconds_count_all_programs_of_a_run():
-  spans = []
-
-  def listen(event, duration, **_):
-    if event == '/jax/core/compile/backend_compile_duration':
-      spans.append((time.perf_counter() - duration, time.perf_counter()))
-
-  algorithm = algorithms.build('fesem', helpers.local(hidden=()), num_clusters=2)
-  options = {'finetune_epochs': 0, 'progress': False}
-  jax.monitoring.register_event_duration_secs_listener(listen)
-  try:
-    result = simulate(algorithm, *DATA[:2], rounds=1, **options)
-  finally:
-    jax.monitoring.unregister_event_duration_listener(listen)
-  timing, spans = result.summary['timing'], np.array(spans)
-  # What is compiled at the same time counts once.
-  starts, ends = spans[spans[:, 0].argsort()].T
-  latest = np.maximum.accumulate(ends)
-  before = np.concatenate([[-np.inf], latest[:-1]])
-  of_xla = (latest - np.maximum(starts, before)).clip(0).sum()
-  assert 0 < of_xla <= timing['compile_seconds'] <= timing['total_seconds']
 
 
 NUMBERS = [

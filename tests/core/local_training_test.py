@@ -174,23 +174,6 @@ def test_choices_and_gradients_are_of_the_models_own_loss(chunk):
         assert_close(actual, reference.flat(gradient))
 
 
-def test_defaults_of_local_training():
-  model, optimizer = helpers.local().model, optax.sgd(0.1)
-  found = local_training(model, optimizer)
-  assert found.schedule == (10, 1, 0)
-  assert found.mesh.size == 2  # All devices.
-  assert found.clients_per_chunk == 64  # A small model.
-  assert found.clients_per_shared_start == 0
-  assert found[5:] == (
-    0.0, None, 'auto', 0, 'highest', None, None, None, 'auto', 'average', False, None,
-  )  # fmt: skip
-  machine = Machine(None, 5, 'off', 'high', 'sharded')
-  given = local_training(model, optimizer, batch_size=0, epochs=2, machine=machine)
-  assert given.schedule == (0, 2, 0)
-  assert (given.clients_per_chunk, given.clients_per_shared_start) == (5, 5)
-  assert given[5:14] == (0.0, None, 'off', 5, 'high', None, None, None, 'sharded')
-
-
 def test_rates_of_rounds_and_steps_multiply():
   local = helpers.local()._replace(lr_schedule=listed)
   ids = np.arange(2)

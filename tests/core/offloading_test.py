@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
 
 import fesem_jax as fj
 from fesem_jax import algorithms
@@ -241,16 +240,3 @@ def test_rows_of_a_cohort_that_devices_cannot_share_come_to_all_devices():
     rows = jax.jit(lambda s, c=cohort: tree.rows_of(s, c))(stack)
     assert offloading.is_offloaded(rows) == (len(ids) == 4)
     assert_equal(rows, jax.tree.map(lambda x, i=cohort.ids: x[i], models))
-
-
-def test_shapes_of_a_state_say_which_stacks_are_in_host_memory():
-  mesh = sharding.client_mesh(2)
-  state = jax.eval_shape(
-    lambda: (offloading.repeat({'w': jnp.ones(3)}, 4, mesh), jnp.ones(2))
-  )
-  stack, other = offloading.placed(state, mesh)
-  assert stack.rows.sharding == offloading.in_host_memory(mesh)
-  assert stack.rows.sharding.memory_kind == 'pinned_host'
-  assert stack.rows.sharding.spec == PartitionSpec(sharding.CLIENTS)
-  assert stack.rows.shape == state[0].rows.shape
-  assert other is state[1]

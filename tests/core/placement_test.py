@@ -319,20 +319,3 @@ def test_figures_show_clients_where_their_data_are(monkeypatch):
   sampled = result.portrait['sampled']
   assert len(set(sampled.tolist())) == 6  # All of them trained: none was elsewhere.
   assert max(sampled) < M
-
-
-@pytest.mark.nightly
-def test_newton_steps_draw_both_cohorts_of_each_device():
-  ends = []
-  for devices in (1, 2):
-    local = helpers.local(devices=devices, model='logistic')
-    data = helpers.federation(SIZES)
-    train, _ = arrange(local, data, data, data_placement='sharded')
-    algorithm = algorithms.build('fed_dane', local)
-    key = sharding.replicate(jax.random.key(0), local.mesh)
-    cohort = draw_cohort(0, 1, 7, train, local.mesh)
-    state = jax.jit(algorithm.init)(key, train)
-    state, info = jax.jit(algorithm.step)(state, train, cohort, key)
-    assert int(info.trained) == 7
-    ends.append(state)
-  jax.tree.map(assert_close, *ends)  # Who was not at its device would be missing.

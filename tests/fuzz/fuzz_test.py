@@ -48,13 +48,10 @@ def write_csv(folder):
 
 def write_idx(folder):
   rng, inner = np.random.default_rng(0), folder / 'mnist'
-  inner.mkdir()
   for prefix, n in (('train', 12), ('t10k', 8)):
     x, y = rng.integers(0, 256, (n, 28, 28)).astype(np.uint8), np.arange(n) % 10
-    for name, code, array in (('images-idx3', 3, x), ('labels-idx1', 1, y)):
-      shape = np.array(array.shape, '>u4').tobytes()
-      raw = bytes([0, 0, 8, code]) + shape + array.astype(np.uint8).tobytes()
-      (inner / f'{prefix}-{name}-ubyte').write_bytes(raw)
+    for name, array in (('images-idx3', x), ('labels-idx1', y.astype(np.uint8))):
+      sources.write_idx(inner / f'{prefix}-{name}-ubyte', array)
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """A workdir goes on with its run alone: equal values, data, and code of the round."""
 
+import dataclasses
 import json
 
 import flax.linen as nn
@@ -10,7 +11,8 @@ import optax
 import pytest
 
 import fesem_jax as fj
-from fesem_jax.run.configuration import check_same
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.run.configuration import check_same, digest_of_data
 from tests.support import helpers
 from tests.support.runs import federation, simulated_linear
 
@@ -131,3 +133,25 @@ def test_a_run_of_flags_compares_the_code_of_functions_of_ones_own(tmp_path):
   simulated_linear(method(), config=config | {'own_code': {'algorithm': 'b'}}, **given)
   with pytest.raises(fj.UserError, match='training was edited'):
     simulated_linear(method(optax.sgd(0.5)), config=config, **given)
+
+
+# The digest of examples that a resumed run compares.
+
+
+def test_a_digest_of_parts_is_that_of_the_whole(monkeypatch):
+  rng, sizes = np.random.default_rng(0), [7, 9, 4, 12, 8]
+  x = rng.integers(0, 256, (40, 3, 2)).astype(np.uint8)
+  data = FederatedData.from_arrays(x, rng.integers(0, 3, 40), sizes, num_classes=3)
+  here = np.array([True, False, True, True, False])
+  parts = []
+  for clients in (here, ~here):
+    monkeypatch.setattr(
+      'fesem_jax.utils.processes.total', lambda part: parts.append(part) or part
+    )
+    digest_of_data(data, here=[clients])
+  assert ((parts[0] == 0).all(axis=1) == ~here).all()
+  monkeypatch.setattr('fesem_jax.utils.processes.total', lambda part: sum(parts))
+  assert digest_of_data(data, here=[here]) == digest_of_data(data)
+  x = x.copy()
+  x[-1] += 1  # Of the last client.
+  assert digest_of_data(dataclasses.replace(data, x=x)) != digest_of_data(data)

@@ -12,12 +12,9 @@ from fesem_jax.evaluation.evaluate import evaluate_clients
 from fesem_jax.training.augmentation import Crop, Flip, augmentation
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
-from tests.experiments.training_flags_test import parse
 from tests.support import helpers, reference
 from tests.support.methods import assert_close
 from tests.support.nights import rest_by_night
-
-__all__ = ['parse']  # The fixture.
 
 GRAY, COLOR = (6, 5), (6, 5, 3)
 SIZES = [6, 3, 9]
