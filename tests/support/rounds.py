@@ -466,23 +466,26 @@ def per_fed_avg(clients, state, meta_gradient, adaptation_rate):
 
   def train(i, w):
     nonlocal gradients
-    batches, losses, sizes = clients.batches(i), [], []
-    for at in range(0, len(batches) - count + 1, count):
-      inner, outer, *last = batches[at : at + count]
-      first, slope = clients.gradient(w, *inner)
-      second, g = clients.gradient(w - adaptation_rate * slope, *outer)
-      losses += [first, second]
-      for batch in last:  # About the Hessian times g.
+    batches, losses = clients.batches(i), []
+    for at in range(0, len(batches), count):
+      (inner, *more), before = batches[at : at + count], w
+      loss, slope = clients.gradient(w, *inner)
+      losses.append(loss)
+      for batch in more[:1]:
+        loss, g = clients.gradient(w - adaptation_rate * slope, *batch)
+        losses.append(loss)
+        w = before - RATE * g
+      for batch in more[1:]:  # About the Hessian times g.
         small = 0.01 * g
         (a, ahead), (b, behind) = (
-          clients.gradient(w + step, *batch) for step in (small, -small)
+          clients.gradient(before + step, *batch) for step in (small, -small)
         )
         losses.append((a + b) / 2)
-        g = g - adaptation_rate * (ahead - behind) / 0.02
-      sizes += [len(y) for _, y in batches[at : at + count]]
-      gradients += 2 + 2 * len(last)
-      w = w - RATE * g
-    return w, np.average(losses, weights=sizes)
+        w = before - RATE * (g - adaptation_rate * (ahead - behind) / 0.02)
+      if len(more) < count - 1:  # A step needs all of its batches.
+        w = before
+      gradients += 1 + len(more) + len(more[1:])
+    return w, np.average(losses, weights=[len(y) for _, y in batches])
 
   report = clients.average(state, train, 'uniform')
   (x,) = state['params']
