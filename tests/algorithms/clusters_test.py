@@ -197,8 +197,7 @@ def test_the_centers_of_least_loss_are_taken(losses, best, side_by_side):
 # Robust.
 
 
-@pytest.mark.parametrize('tolerance', [0.0, 0.02])
-def test_a_client_whose_first_model_is_sent_as_nan_spoils_no_center(tolerance):
+def test_a_client_whose_first_model_is_sent_as_nan_spoils_no_center():
   data, key = federation(), jax.random.key(1)
 
   def some_nan(key, start, trained):
@@ -207,7 +206,7 @@ def test_a_client_whose_first_model_is_sent_as_nan_spoils_no_center(tolerance):
 
   local = helpers.local(hidden=())._replace(sends=Sends(some_nan))
   algorithm = algorithms.build(
-    'robust', local, num_clusters=2, init_epochs=1, init_tolerance=tolerance
+    'robust', local, num_clusters=2, init_epochs=1, init_tolerance=0.02
   )
   state = jax.jit(algorithm.init)(key, data)
   assert all(np.isfinite(c).all() for c in jax.tree.leaves(state.centers))

@@ -110,7 +110,7 @@ def test_random_models_are_each_clients_own():
 
 def test_clients_choose_their_first_cluster_by_what_they_trained():
   """Neither noise, compression nor lies are in the models that a client compares."""
-  data, plain, key = federation(), helpers.local(), jax.random.key(1)
+  data, plain, key = federation(), helpers.local(hidden=()), jax.random.key(1)
 
   def found(local, data=data):
     choose = jax.jit(lambda data, key: train_and_choose(

@@ -22,8 +22,8 @@ from tests.support.random_federations import assert_equal
   ],
 )
 def test_a_round_without_clients_changes_nothing(name, options):
-  data, local = federation(), helpers.local()
-  algorithm = algorithms.build(name, local, **options)
+  data, hidden = federation(), (3,) if name == 'fed_ala' else ()
+  algorithm = algorithms.build(name, helpers.local(hidden=hidden), **options)
   empty, step = Cohort(np.full(2, 6, np.int32), False), jax.jit(algorithm.step)
   for before in (initial(algorithm, data), run(algorithm, data, rounds=1)[0]):
     after, _ = step(jax.device_get(before), data, empty, jax.random.key(1))
