@@ -1,17 +1,23 @@
-"""What methods with several centers share."""
+"""What methods with several centers share, by hand."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import pytest
 
+from fesem_jax.algorithms.common import first_clusters
 from fesem_jax.algorithms.common.centers import (
   reassigned,
   round_info,
 )
+from fesem_jax.algorithms.common.em_steps import assign
 from fesem_jax.algorithms.wrappers.reseeding import reseed_empty_centers
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels, Clusters
 from fesem_jax.core.types import Cohort
+from fesem_jax.server import comparison, em
+from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.training.cohort import train_cohort
 from tests.support import helpers
 
@@ -79,3 +85,125 @@ def test_a_report_is_corrected_where_the_host_moves_clients():
   assert found.sizes.tolist() == [1, 2, 1, 0]
   assert found.moved == 2
   assert found.objective == 5.0
+
+
+# FeSEM's E-step and M-step on a chunk of clients, by hand.
+
+
+LOCAL = helpers.local(hidden=())
+
+
+def models(first, last):
+  """A stack of models with two layers of one number each."""
+  return {'first': {'w': jnp.array(first)}, 'logits': {'w': jnp.array(last)}}
+
+
+# Client 0 is nearest to center 1 in its last layer, and to center 0 in both. Client 2
+# dropped out.
+CENTERS = models([0.0, 4.0], [0.0, 2.0])
+CHUNK = helpers.trained(
+  models([0.0, 3.0, 4.0], [1.5, 3.0, 2.0]), [1, 4, 4],
+  arrived=jnp.array([True, True, False]),
+)  # fmt: skip
+STARTS = ClientModels(CENTERS, jnp.array([0, 0, 0]))
+
+
+@pytest.mark.parametrize(
+  ('cluster_on', 'hold', 'clusters', 'distances'),
+  [
+    ('all', None, [0, 1, 0], [2.25, 2.0]),
+    ('all', False, [0, 1, 0], [2.25, 2.0]),
+    ('all', True, [0, 0, 0], [2.25, 18.0]),
+    # Distances are of all layers even where one is compared.
+    ('logits', None, [1, 1, 0], [16.25, 2.0]),
+    ('logits', False, [1, 1, 0], [16.25, 2.0]),
+    ('logits', True, [0, 0, 0], [2.25, 18.0]),
+  ],
+)
+def test_clients_that_count_go_to_the_nearest_center_unless_all_are_held(
+  cluster_on, hold, clusters, distances
+):
+  compare = comparison.build(cluster_on, LOCAL.model)
+  keep = None if hold is None else jnp.bool_(hold)
+  known = compare.prepare(compare.part(CENTERS))
+  found = assign(compare, CHUNK, STARTS, known, keep)
+  assert found.cluster.tolist() == clusters
+  np.testing.assert_allclose(found.distance[:2], distances)
+  np.testing.assert_array_equal(found.models['first']['w'], CHUNK.params['first']['w'])
+
+
+def test_a_server_optimizer_moves_centers_of_one_client_and_none_without():
+  # Each would go by its last step once more.
+  centers = {'w': jnp.array([0.0, 10.0])}
+  server = optax.TraceState({'w': jnp.array([8.0, 8.0])}), optax.EmptyState()
+  trained = CHUNK._replace(
+    params={'w': jnp.array([6.0, 9.0, 9.0])}, folded=(None, None)
+  )
+  cluster = jnp.zeros(3, jnp.int32)
+  counted = trained._replace(finite=jnp.array([True, False, False]))
+  total = em.Sums.zeros(centers).add(counted, cluster, jnp.zeros(3), 'uniform', centers)
+  optimizer = optax.sgd(0.5, momentum=0.5)
+  found, after = server_optimizers.step(optimizer, server, centers, total.clients)
+  # Delta is 6: 0 - 0.5 (0.5 * 8 - 6).
+  np.testing.assert_allclose(found['w'], [1.0, 10.0])
+  np.testing.assert_allclose(after[0].trace['w'], [-2.0, 8.0])
+
+
+# Training before the first clustering: how long, and who counts after it.
+
+
+DATA = helpers.federation([4, 4, 4])
+
+
+def settled(monkeypatch, losses, fails=((), (), ()), tolerance=0.1):
+  """Clients after training until the loss settles, each time with the next loss.
+
+  Args:
+    monkeypatch: puts that training in place of the real one.
+    losses: of the first training, the second, and so on.
+    fails: in which of them each client fails.
+    tolerance: of the mean loss.
+  """
+
+  def trained(number):
+    failed = jnp.array([[n in own for n in range(len(losses))] for own in fails])
+    return helpers.trained(
+      {'number': jnp.full((3, 1), number, jnp.float32)}, [4] * 3,
+      loss=jnp.full(3, jnp.array(losses)[number]), finite=~failed[:, number],
+    )  # fmt: skip
+
+  def train_again(local, starts, data, cohort, key):
+    return trained(starts.personal['number'][0, 0].astype(jnp.int32) + 1)
+
+  monkeypatch.setattr(first_clusters, 'train_cohort', train_again)
+  start = ClientModels({'number': jnp.zeros((1, 1))})
+  found = first_clusters._until_settled(
+    LOCAL, trained(0), start, DATA, helpers.everyone(DATA), jax.random.key(0), tolerance
+  )
+  return int(found.params['number'][0, 0]) + 1, found
+
+
+@pytest.mark.parametrize(
+  ('losses', 'times'),
+  [
+    # The third lowers the loss by less than 0.1.
+    ([3.0, 2.0, 1.95, 1.0, 0.5, 0.1, 0.1], 3),
+    ([3.0, 2.0, 1.0, 0.95, 0.0, 0.0, 0.0], 4),
+    ([3.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0], 2),
+  ],
+)
+def test_training_is_repeated_while_the_loss_falls_by_the_tolerance(
+  losses, times, monkeypatch
+):
+  assert settled(monkeypatch, losses)[0] == times
+
+
+def test_training_is_repeated_ten_times_at_most(monkeypatch):
+  losses = [20.0 - n for n in range(16)] + [5.0] * 4
+  assert settled(monkeypatch, losses)[0] == first_clusters.MAX_REPETITIONS == 10
+
+
+def test_a_client_that_fails_once_does_not_count(monkeypatch):
+  # Client 1 in the first training alone, client 2 in the last one.
+  _, found = settled(monkeypatch, [3.0, 2.0, 1.0, 1.0], [(), (0,), (3,)])
+  assert found.finite.tolist() == [True, False, False]

@@ -3,14 +3,13 @@
 import dataclasses
 import functools
 
-import jax
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.server import descriptors
-from tests.support import draws, helpers, reference
+from tests.support import helpers, reference
 from tests.support.methods import (
   assert_close,
   federation,
@@ -118,26 +117,6 @@ def test_clients_without_labels_get_the_cluster_of_like_features():
   np.testing.assert_array_equal(
     algorithm.unseen_models(state, others).choice, own[groups]
   )
-
-
-def test_clients_with_examples_count_that_did_not_fail_or_drop_out():
-  data = helpers.federation([4, 1, 0, 4, 4, 4])
-  x = np.array(data.x)
-  x[9:13] = np.nan  # Of client 4.
-  data = dataclasses.replace(data, x=x)
-  local = helpers.local()._replace(dropout_rate=0.3)
-  algorithm = algorithms.build('flux', local, warmup_rounds=1)
-  key = next(k for k in map(jax.random.key, range(99)) if drops(data, k) == [0, 5])
-  state = initial(algorithm, data)
-  _, info = jax.jit(algorithm.step)(state, data, helpers.everyone(data), key)
-  *_, counts, ids, exists, own = info.updates
-  assert counts.tolist() == [False, True, False, True, False, False]
-  assert exists.tolist() == [True, True, False, True, True, True]
-  assert (ids.tolist(), own.tolist()) == (list(range(6)), [0] * 6)
-
-
-def drops(data, key):
-  return np.flatnonzero(draws.dropped(key, data, 0.3)).tolist()
 
 
 @pytest.mark.parametrize('seed', range(20))

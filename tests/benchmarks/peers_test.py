@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from benchmarks import floor
 from benchmarks.peers import comparison, ours, worker
 from benchmarks.workloads import WORKLOADS
 from tests.support.numpy_peer import NumPy
@@ -76,29 +75,3 @@ def test_unequal_work_is_refused():
     comparison.check_equal_work('W1', {'a': norms, 'b': less}, 1e-3)
   with pytest.raises(AssertionError, match='other parameters'):
     comparison.check_equal_work('W1', {'a': norms, 'b': {}}, 1e-3)
-
-
-def test_the_floor_counts_products_and_bytes():
-  # By hand: [in, out] kernels cost 2 B in out forward and for each of two gradients.
-  w4 = 2 * 10 * (2 * 64 * 32 + 3 * 32 * 10)
-  assert floor.operations(WORKLOADS['W4']) == w4
-  w1 = 2 * 10 * (2 * 28**2 * 25 * 32 + 3 * 14**2 * 25 * 32 * 64)
-  w1 += 2 * 10 * 3 * (3136 * 2048 + 2048 * 62)
-  assert floor.operations(WORKLOADS['W1']) == w1
-  w2 = 2 * 10 * (2 * 26**2 * 9 * 32 + 3 * 24**2 * 9 * 32 * 64)
-  w2 += 2 * 10 * 3 * (9216 * 128 + 128 * 62)
-  assert floor.operations(WORKLOADS['W2']) == w2
-  w7 = 2 * 32**2 * 27 * 16 + 3 * 9 * 32**2 * 2 * 16 * 16
-  for side, size in ((16, 32), (8, 64)):
-    w7 += 3 * 9 * side**2 * (size // 2 * size + size * size)
-  assert floor.operations(WORKLOADS['W7']) == 2 * 32 * (w7 + 3 * 64 * 10)
-  of_a_step = (8 + 256) * 1024 + (256 + 256) * 1024
-  w8 = 2 * 10 * 3 * (80 * of_a_step + 256 * 80)
-  assert floor.operations(WORKLOADS['W8']) == w8
-  moved = 4 * (3 * 64 * 32 + 4 * 32 * 10 + 3 * (32 + 10))
-  assert floor.bytes_moved(WORKLOADS['W4']) == moved
-  # Half a second of products and half a second of bytes, on one core of two.
-  fast = {'operations_per_second': 2.0 * w4, 'bytes_per_second': 2.0 * moved}
-  slow = {'operations_per_second': 1.0 * w4, 'bytes_per_second': 1.0 * moved}
-  assert floor.steps_per_second(WORKLOADS['W4'], [fast]) == pytest.approx(1)
-  assert floor.steps_per_second(WORKLOADS['W4'], [fast, slow]) == pytest.approx(1.5)

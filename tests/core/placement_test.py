@@ -13,7 +13,7 @@ from fesem_jax.core.arrangement import arrange, draw_cohort
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.sampling import sample_clients
 from fesem_jax.core.types import Cohort
-from fesem_jax.run import figure_data, program_memory
+from fesem_jax.run import program_memory
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import assert_close
@@ -308,14 +308,3 @@ def test_a_run_of_some_clients_goes_on_where_data_are_split_alike(tmp_path):
   rest, whole = split_run(**held, devices=1), split_run(**how)
   jax.tree.map(assert_close, rest.state, whole.state)
   assert whole.summary['data_placement'] == 'sharded'
-
-
-@pytest.mark.nightly
-def test_figures_show_clients_where_their_data_are(monkeypatch):
-  monkeypatch.setattr(figure_data, '_MAX_CLIENTS', 6)
-  new = helpers.federation([4] * 5)
-  result = split_run('fesem', rounds=1, unseen=(new, new), make_portrait=True)
-  assert 0 < result.summary['unseen']['micro_accuracy'] <= 1
-  sampled = result.portrait['sampled']
-  assert len(set(sampled.tolist())) == 6  # All of them trained: none was elsewhere.
-  assert max(sampled) < M

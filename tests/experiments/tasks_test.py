@@ -3,7 +3,6 @@
 import json
 import re
 
-import numpy as np
 import pytest
 
 from tests.support.commands import call
@@ -57,29 +56,3 @@ def test_what_a_task_does_not_have_is_one_sentence(flags, message, tmp_path):
   assert made.returncode == 1
   assert message in made.stderr
   assert made.stderr.count('\n') <= 2
-
-
-@pytest.mark.nightly
-def test_several_labels_and_weights_are_compared_and_tuned(tmp_path):
-  rng = np.random.default_rng(0)
-  x = rng.normal(size=(160, 4)).astype(np.float32)
-  client = np.repeat(np.arange(8), 20)
-  arrays = {'x': x, 'y': x[:, :2] > 0, 'client': client, 'weight': 1.0 + client}
-  np.savez(tmp_path / 'own.npz', **arrays)
-  made = call(
-    'compare', '--dataset=npz(own.npz)', '--task=multilabel', '--model=logistic',
-    '--rounds=2', '--weighting=by_weight', '--learning_rate=1',
-    '--algorithms=fed_avg,fesem(2;client_state=streamed)', '--num_seeds=1',
-    '--tune=learning_rate:0.001,1', '--tune_seeds=1', '--workdir=c', cwd=tmp_path,
-  )  # fmt: skip
-  assert made.returncode == 0, made.stderr
-  assert 'micro-exact' in made.stdout
-  held = json.loads((tmp_path / 'c/tune.json').read_text())['fed_avg']
-  assert held['chosen']['learning_rate'] == 1
-  assert 'validation_micro_exact_match' in held['tried'][0]
-  row = json.loads((tmp_path / 'c/table.json').read_text())[0]
-  assert row['deployed.micro_auc_mean'] > 0.9
-  config = json.loads((tmp_path / 'c/fed_avg/seed0/config.json').read_text())
-  assert config['weighting'] == 'by_weight'
-  report = call('report', 'c', '--output=r.html', cwd=tmp_path)
-  assert report.returncode == 0, report.stderr

@@ -126,16 +126,6 @@ def test_the_first_clustering_leaves_models_on_their_chips():
     assert sent <= most, (kind, sent)
 
 
-@pytest.mark.nightly
-def test_clients_with_large_kernels_hold_no_copies_of_them():
-  # Neither the gradients in another order nor the models that clients started from,
-  # each of which would be one model more; with both it is 7.4.
-  wide = 2**15  # A chunk's kernels outgrow a core's own memory.
-  found = planned('fesem', {'num_clusters': 4}, 4, hidden=wide, shared_start='off')
-  assert found.clients_per_chunk == CHUNK
-  assert found.round.memory.temporaries <= 5 * CHUNK * size_of_model(wide)
-
-
 def test_each_of_four_chips_holds_its_clients_data():
   how = {'clients_per_round': 18, 'data_placement': 'sharded'}
   found = planned('fed_avg', {}, 4, **how)
