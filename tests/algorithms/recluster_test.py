@@ -98,23 +98,18 @@ def test_clients_that_keep_their_cluster_are_averaged_in_the_order_of_its_center
 # Whether new clusters are taken, and what becomes of centers, by hand.
 
 
-KEY = jax.random.key(0)
-
-
 @pytest.fixture
 def check(monkeypatch):
   """A check whose clients' models, and new clusters, are given."""
 
-  def run(points, own, new, sizes=None, ids=None, others=(), weighting='uniform'):
-    starts, count = [], len(points)
-    ids = np.arange(count) if ids is None else np.array(ids)
-    sizes = np.array([2] * count if sizes is None else sizes)
+  def run(points, own, new, sizes=None):
+    ids = np.arange(len(points))
+    sizes = np.array([2] * len(points) if sizes is None else sizes)
     real = np.flatnonzero(sizes).max() + 1
     data = helpers.federation(sizes[:real]).reorder(np.arange(real), len(sizes))
     params = {'w': jnp.array(points, jnp.float32)[:, None]}
 
     def clustered(local, start, *args, **options):
-      starts.append(float(start.shared['w'][0, 0]))
       trained = helpers.trained(params, sizes[ids], ids=ids)
       seeds = {'w': jnp.zeros((2, 1))}
       return FirstClusters(jnp.array(new), seeds, seeds, trained, params, params)
@@ -123,14 +118,11 @@ def check(monkeypatch):
     centers = {'w': jnp.array([[1.0], [4.0]])}
     assignment = np.zeros(len(sizes), np.int32)
     assignment[ids] = own
-    for i, k in others:
-      assignment[i] = k
     cohort = Cohort(ids, everyone=len(ids) == len(sizes))
-    found = reclustering.recluster(
+    return reclustering.recluster(
       helpers.local(), centers, jnp.array(assignment), jnp.array(own), data, cohort,
-      KEY, Clustering(weighting=weighting),
+      jax.random.key(0), Clustering(),
     )  # fmt: skip
-    return starts[0], found
 
   return run
 
@@ -141,7 +133,7 @@ def test_each_client_that_moves_must_lower_eq_6_by_a_tenth_of_its_part(
 ):
   # Two of three points are a cluster: at 0 and 2, Eq. 6 is 2/3; at 2 and 4 + x, it is
   # 2 (1 + x/2)^2 / 3. One of three clients moves.
-  _, found = check([0.0, 2.0, 4.0 + more], [0, 1, 1], [0, 0, 1])
+  found = check([0.0, 2.0, 4.0 + more], [0, 1, 1], [0, 0, 1])
   assert bool(found.changed) == changed
   assert found.assignment.tolist() == ([0, 0, 1] if changed else [0, 1, 1])
   want = 2 / 3 if changed else 2 * (1 + more / 2) ** 2 / 3
@@ -176,5 +168,5 @@ ONE, TWO = [0] * 5, [0, 0, 0, 1, 1]
 def test_a_part_of_the_clients_uses_more_clusters_only_where_variance_halves(
   share, own, sizes, changed, check
 ):
-  _, found = check(left(share), own, TWO, sizes, range(5))
+  found = check(left(share), own, TWO, sizes)
   assert bool(found.changed) == changed
