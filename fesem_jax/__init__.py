@@ -16,7 +16,6 @@ from fesem_jax.core import selection, sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.client_info import ClientInfo
-from fesem_jax.core.client_work import ClientWork
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining, Machine, local_training
@@ -61,7 +60,6 @@ __all__ = [
   'Client',
   'ClientInfo',
   'ClientModels',
-  'ClientWork',
   'Clusters',
   'Cohort',
   'Comparison',

@@ -19,7 +19,6 @@ from fesem_jax.core.types import Params
 from fesem_jax.data.attacks import check_models_only
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import Client
-from fesem_jax.utils.errors import check
 
 
 class CentralizedState(NamedTuple):
@@ -36,7 +35,6 @@ def centralized(local: LocalTraining) -> Algorithm:
   A round takes as many steps as all clients of the round take together in FedAvg, on
   batches of the same size, also of examples of clients that are not in the round.
   """
-  check(local.work is None, 'work: centralized trains no clients; leave it out')
 
   def init(key, data):
     check_models_only(data, local, 'centralized', 'examples')

@@ -53,7 +53,7 @@ def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
   def nearest(trained, starts, total, directions):
     return nearest_direction(_updates(trained, starts), directions), total
 
-  def placed(shortly, start, directions, data, key):
+  def placed(start, directions, data, key):
     reduction = Reduction(nearest, (), directions, keep=False)
     starts, all_clients = ClientModels(start), everyone(data)
     trained = train_cohort(shortly, starts, data, all_clients, key, reduction)
@@ -76,7 +76,7 @@ def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
     directions = jax.tree.map(jnp.subtract, centers, origins)
     assignment = jnp.zeros(data.num_clients, jnp.int32)
     if not cohort.everyone:
-      assignment = placed(shortly, starts.shared, directions, data, local_key)
+      assignment = placed(starts.shared, directions, data, local_key)
     places = jnp.where(counts, cohort.ids, data.num_clients)
     assignment = tree.put(assignment, places, cluster)
     return FedGroupState(centers, assignment, starts.shared, directions)
@@ -90,8 +90,7 @@ def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
     return state._replace(centers=centers), info
 
   def unseen_models(state, data):
-    alike = shortly._replace(work=None)  # Numbers of others may be theirs.
-    assignment = placed(alike, state.start, state.directions, data, jax.random.key(0))
+    assignment = placed(state.start, state.directions, data, jax.random.key(0))
     return ClientModels(state.centers, assignment)
 
   sent = traffic.after_clustering(traffic.one_model(local))

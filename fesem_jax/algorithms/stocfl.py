@@ -101,7 +101,7 @@ def stocfl(
     centers = jax.tree.map(lambda c, w: c.at[-1:].set(w), centers, shared.params)
     return state._replace(centers=centers), info
 
-  def similar(state, data, rule=rule):
+  def similar(state, data):
     return anchored_clusters.most_similar(rule, state.clusters, data)
 
   def deployed(state, data):
@@ -111,8 +111,7 @@ def stocfl(
     return ClientModels(state.centers, jnp.where(late, choice, assignment))
 
   def unseen_models(state, data):
-    alike = rule._replace(local=local._replace(work=None))  # Others' numbers.
-    return ClientModels(state.centers, similar(state, data, alike))
+    return ClientModels(state.centers, similar(state, data))
 
   sent = traffic.with_first_change(local, ANCHOR_EPOCHS, lambda s: s.clusters.joined)
   return Algorithm(

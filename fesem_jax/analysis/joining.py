@@ -177,9 +177,7 @@ def train_alone(
   """Trains every client by itself, from one random model, at the full learning rate."""
   model_key, key = jax.random.split(key)
   start = ClientModels(tree.expand(local.model.init(model_key)))
-  local = local._replace(
-    dropout_rate=0.0, work=None, sends=None, local_lr_schedule=None
-  )
+  local = local._replace(dropout_rate=0.0, sends=None, local_lr_schedule=None)
   trained = train_cohort(local, start, data, everyone(data), key)
   return ClientModels(personal=trained.params)
 
@@ -217,7 +215,7 @@ def by_rules(
   cluster, which all who train briefly would join. `data` are on the devices, and `key`
   decides the order of examples.
   """
-  local = local._replace(dropout_rate=0.0, work=None)
+  local = local._replace(dropout_rate=0.0)
   cohort = everyone(data)
   count = jax.tree.leaves(centers)[0].shape[0]
   mean = jax.tree.map(lambda c: c.mean(axis=0, keepdims=True), centers)

@@ -10,7 +10,6 @@ from jax.sharding import Mesh
 
 from fesem_jax.core import batching, prng_streams, sampling, sharding
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.client_work import ClientWork
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.sending import Sends, Transform
 from fesem_jax.core.types import Cohort, Model
@@ -84,7 +83,6 @@ class LocalTraining(NamedTuple):
       ('local').
     keep_optimizer_state: whether clients keep the optimizer's state from round to
       round; fine-tuning resets it.
-    work: rates, epochs or steps of each client, or None.
   """
 
   model: Model
@@ -103,7 +101,6 @@ class LocalTraining(NamedTuple):
   data_placement: DataPlacement = 'auto'
   batch_stats: BatchStats = 'average'
   keep_optimizer_state: bool = False
-  work: ClientWork | None = None
 
   @property
   def _layers(self) -> list[jax.ShapeDtypeStruct]:
@@ -157,27 +154,12 @@ class LocalTraining(NamedTuple):
       return None
     return jnp.asarray(self.lr_schedule(cohort.round), jnp.float32)
 
-  def rate_of_client(
-    self, data: FederatedData, client: jax.Array, rate: jax.Array | None
-  ) -> jax.Array | None:
-    """The cohort's `rate` times that of a client at a position; None is 1."""
-    if self.work is None:
-      return rate
-    client_id = jnp.asarray(data.client_ids).at[client].get(mode='clip')
-    return self.work.rate_of(client_id, rate)
-
   def num_steps(
     self, data: FederatedData, clients: jax.Array, epochs: jax.Array | None = None
   ) -> jax.Array:
     """[S] int32 local steps of clients at positions [S]; `epochs` [S] are a limit."""
-    schedule, sizes = self.schedule, data.sizes(clients)
-    if self.work is not None:
-      ids = jnp.asarray(data.client_ids).at[clients].get(mode='clip')
-      listed, steps = self.work.schedule_of(schedule, ids)
-      epochs = jnp.minimum(listed, schedule.epochs if epochs is None else epochs)
-      if schedule.steps:
-        return jnp.where(sizes > 0, steps, 0).astype(jnp.int32)
-    return batching.num_steps(schedule, sizes, data.max_examples, epochs)
+    sizes = data.sizes(clients)
+    return batching.num_steps(self.schedule, sizes, data.max_examples, epochs)
 
   def rate_of_step(self, step: jax.Array, rate: jax.Array | None) -> jax.Array | None:
     """The cohort's `rate` times that of a local step [] int32 from 0; None is 1."""

@@ -145,7 +145,6 @@ def evaluate_clients(
     schedule=Schedule(local.schedule.batch_size, epochs=finetune_epochs),
     dropout_rate=0.0,
     sends=None,
-    work=None,
   )
 
   def measure(trained, starts, _, test):

@@ -41,8 +41,6 @@ def check_run(spec: Spec) -> None:
   ranges.check_arguments(Schedule, local.schedule._asdict())
   traffic.check_private(algorithm.traffic, local.sends)
   check_phases(spec.phases)
-  if local.work is not None:
-    local.work.check(train, local.schedule)
   trace_local(local, train)
   evaluate.check_metrics(local.model)
   if spec.unseen is not None:

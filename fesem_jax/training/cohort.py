@@ -143,9 +143,8 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
 
     def train_client(steps, id, size, key, starts, state, inputs):
       state, kept_memory = (state, {}) if memory is None else state
-      client_rate = local.rate_of_client(data, id, rate)
       client = Client(
-        local, data, id, size, steps, key, starts._replace(shared=models), client_rate,
+        local, data, id, size, steps, key, starts._replace(shared=models), rate,
         state, inputs, broadcast, memory=kept_memory,
       )  # fmt: skip
       model, sent, client_state = _checked(one(client), client)

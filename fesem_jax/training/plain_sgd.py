@@ -70,14 +70,8 @@ def _rate_of(local: LocalTraining) -> Any:
   return sgd_rate(local.optimizer, params)
 
 
-def check_one_rate(local: LocalTraining) -> None:
-  alike = local.work is None or local.work.rates is None
-  check(alike, 'ClientWork: this method needs one learning rate of all clients')
-
-
 def learning_rate(local: LocalTraining) -> float:
   """The learning rate of a local optimizer that is plain SGD; else `UserError`."""
-  check_one_rate(local)
 
   def rate(_: Any) -> float:
     sgd = _rate_of(local)

@@ -9,7 +9,7 @@ import numpy as np
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.training.batch_losses import descend
-from fesem_jax.training.plain_sgd import check_one_rate, is_linear
+from fesem_jax.training.plain_sgd import is_linear
 from fesem_jax.utils.errors import check
 
 # Steps that are tried before a run; momentum shows from the second on.
@@ -18,7 +18,6 @@ _TRIED = 3
 
 def check_sums_of_gradients(local: LocalTraining) -> None:
   """Raises `UserError` unless the local optimizer only adds up a round's gradients."""
-  check_one_rate(local)
   begins = not local.keep_optimizer_state
   check(begins, 'keep_optimizer_state: not defined for this method; leave it out')
   like = jax.eval_shape(local.model.init, jax.random.key(0))

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.client_work import ClientWork
 from fesem_jax.core.types import Cohort
 from tests.support import helpers
 from tests.support.methods import federation, initial, run
@@ -28,20 +27,3 @@ def test_a_round_without_clients_changes_nothing(name, options):
   for before in (initial(algorithm, data), run(algorithm, data, rounds=1)[0]):
     after, _ = step(jax.device_get(before), data, empty, jax.random.key(1))
     assert_equal(after, before)
-
-
-@pytest.mark.parametrize(
-  ('name', 'options'),
-  [('fed_group', {'num_clusters': 2}), ('stocfl', {})],
-)
-def test_clients_from_elsewhere_have_no_work_of_clients_of_their_numbers(name, options):
-  groups = np.arange(6) % 2
-  data = helpers.federation([20] * 6, groups=groups)
-  local = helpers.local(hidden=())
-  alike = algorithms.build(name, local, **options)
-  state, _ = run(alike, data, rounds=1)
-  work = ClientWork(rates=np.full(6, 1e-30))  # With which models do not move.
-  other = algorithms.build(name, local._replace(work=work), **options)
-  found = [jax.jit(each.unseen_models)(state, data).choice for each in (alike, other)]
-  assert len(set(found[0].tolist())) == 2
-  np.testing.assert_array_equal(*found)

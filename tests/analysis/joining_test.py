@@ -8,7 +8,6 @@ import pytest
 
 from fesem_jax.analysis import joining
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.client_work import ClientWork
 from fesem_jax.training.compression import compression
 from fesem_jax.training.privacy import differential_privacy
 from tests.support import helpers, reference
@@ -85,21 +84,19 @@ def test_neither_chunks_nor_devices_matter(data, found, chunk, devices):
 
 
 def test_all_join_alike_whatever_the_run_did(data, found):
-  work = ClientWork(rates=np.linspace(1e-3, 1e-2, 8), epochs=np.ones(8, int))
-  again = joined(data, dropout_rate=0.9, lr_schedule=lambda r: 0.0 * r, work=work)
+  again = joined(data, dropout_rate=0.9, lr_schedule=lambda r: 0.0 * r)
   chex.assert_trees_all_equal(again, found)
 
 
 @pytest.mark.parametrize(
   'change',
   [
-    {'work': ClientWork(rates=np.linspace(1e-3, 1e-2, 8), epochs=np.arange(8) % 2 + 1)},
     {'local_lr_schedule': lambda step: 1.0 * (step < 2)},
     {'sends': compression('top_k(0.1)')},
     {'sends': differential_privacy(1e-3, 1.0, delta=0)},
     {'dropout_rate': 0.9},
   ],
-  ids=['work', 'schedule', 'compressed', 'noised', 'dropout'],
+  ids=['schedule', 'compressed', 'noised', 'dropout'],
 )
 def test_training_alone_matches_the_reference_whatever_the_run_did(data, change):
   local = helpers.local()._replace(schedule=Schedule(4, epochs=3), **change)

@@ -12,7 +12,6 @@ import pytest
 from fesem_jax import algorithms, chained, models, simulate
 from fesem_jax.algorithms import wrappers
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.client_work import ClientWork
 from fesem_jax.core.federated_data import Attack
 from fesem_jax.core.sending import Sends, sent_by_client
 from fesem_jax.core.types import Model
@@ -116,10 +115,6 @@ def whole_run(name):
   return run
 
 
-def work(name, **options):
-  return a_round(name, LOCAL._replace(work=ClientWork(**options)))
-
-
 NORM = LOCAL._replace(model=models.from_flax(batch_norm.LinenNet(), helpers.SHAPE))
 KEEPS_NORM = NORM._replace(batch_stats='local')
 MOMENTUM = helpers.local(optimizer=optax.sgd(0.1, momentum=0.9))._replace(
@@ -162,14 +157,6 @@ REFUSED = [
   (private('fesem', init_models='random', **TWO), 'dp'),
   (private('fesem', wrap=lambda m: wrappers.with_reclustering(m, 2), **TWO),
    'recluster_every'),
-  *((call(ClientWork, **options), subject) for subject, options in [
-      ('rates', {'rates': [1.0, -1.0]}), ('rates', {'rates': 1.0}),
-      ('epochs', {'epochs': [1, 1.5]}),
-      ('epochs or steps', {'epochs': [1], 'steps': [1]}),
-      ('one length', {'rates': [1.0], 'epochs': [1, 2]}), ('one length', {}),
-  ]),
-  *((work(name, rates=[1.0] * 6), '[wW]ork')
-    for name in ('scaffold', 'fed_nova', 'centralized')),
   *((a_round(name, NORM), 'BatchNorm') for name in [
       'apfl', 'cfl_gp', 'fed_ala', 'fed_amp', 'fed_buff', 'fed_cluster', 'fed_dyn',
       'fed_group', 'fed_nova', 'flux', 'moon', 'p_fed_me', 'per_fed_avg', 'robust',

@@ -21,9 +21,6 @@ def epochs(
   if straggler_fraction == 0:
     return None
   most = jnp.full(cohort.ids.shape, local.schedule.epochs)
-  if local.work is not None:
-    ids = jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip')
-    most = jnp.minimum(most, local.work.schedule_of(local.schedule, ids)[0])
 
   def draw(key: jax.Array, most: jax.Array) -> jax.Array:
     key = prng_streams.fold(key, prng_streams.STRAGGLER_EPOCHS)
