@@ -68,7 +68,7 @@ def main(argv: list[str]) -> None:
     folder = pathlib.Path(f.figures)
     if len(workdirs) > 1:
       folder /= workdir.name
-    with progress_lines.shown(what='drawing'):
+    with progress_lines.shown(operation='drawing'):
       written = draw(workdir, folder, f.format)
     print(*written, sep='\n')
 

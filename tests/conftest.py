@@ -19,7 +19,7 @@ if not os.environ.get('FESEM_TEST_OPTIMIZED'):
 import jax  # noqa: E402 - it reads the flags above.
 import pytest  # noqa: E402
 
-from fesem_jax.utils.notices import warn_once  # noqa: E402
+from fesem_jax.utils.errors import warn_once  # noqa: E402
 
 jax.config.update('jax_num_cpu_devices', 2)
 jax.config.update('jax_numpy_rank_promotion', 'raise')

@@ -1,17 +1,14 @@
 """Rules, their subjects, and the one function that applies them."""
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
-
-from absl import logging
 
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import check
+from fesem_jax.utils.errors import check, warn_once
 
 
 class Data(NamedTuple):
@@ -86,7 +83,7 @@ def find(subject: Any, ignore: Iterable[str] = ()) -> list[str]:
   rules = [r for r in RULES.values() if isinstance(subject, r.subject)]
   texts = [f'{r.id} {x}' for r in rules if r.id not in ignore for x in r.find(subject)]
   for text in texts if processes.is_first() and not _silenced else ():
-    _log(text)
+    warn_once(text)
   return texts
 
 
@@ -102,8 +99,3 @@ def silenced() -> Iterator[None]:
     yield
   finally:
     _silenced = before
-
-
-@functools.cache
-def _log(text: str) -> None:
-  logging.warning('%s', text)

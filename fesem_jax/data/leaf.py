@@ -20,8 +20,7 @@ from fesem_jax.data.reading import (
   join_clients,
   to_bytes,
 )
-from fesem_jax.utils.errors import check
-from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.errors import check, warn_once
 from fesem_jax.utils.ranges import checked
 from fesem_jax.utils.safe_files import opened, reading
 

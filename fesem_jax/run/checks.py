@@ -25,7 +25,6 @@ from fesem_jax.run.runner import Runner
 from fesem_jax.run.spec import Spec
 from fesem_jax.training.cohort import calls_noted
 from fesem_jax.utils import ranges
-from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import check
 
 
@@ -33,7 +32,7 @@ def check_run(spec: Spec) -> None:
   """Raises `UserError` on what cannot be run."""
   algorithm, train = spec.algorithm, spec.train
   right = isinstance(algorithm, Algorithm)
-  check(right, f'algorithm: must be an Algorithm; got {kind_of(algorithm)}')
+  check(right, f'algorithm: must be an Algorithm; got {type(algorithm).__name__}')
   check_callbacks(spec.callbacks)
   check_arguments(spec)
   local = algorithm.local

@@ -21,8 +21,7 @@ from fesem_jax.run.callbacks.callback import (
 )
 from fesem_jax.run.callbacks.calls import check_callbacks
 from fesem_jax.run.results.records import Record
-from fesem_jax.utils.display import kind_of
-from fesem_jax.utils.errors import check, path_of
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Count, Index, Seed
 
 
@@ -143,7 +142,7 @@ def spec_of(
 
 def _check_data(name: str, split: FederatedData) -> None:
   right = isinstance(split, FederatedData)
-  check(right, f'{name}: must be a FederatedData; got {kind_of(split)}')
+  check(right, f'{name}: must be a FederatedData; got {type(split).__name__}')
 
 
 def _workdir_options(
@@ -154,7 +153,7 @@ def _workdir_options(
   if not isinstance(workdir, Workdir):
     workdir = Workdir(workdir)
   fields = workdir._asdict()
-  path = path_of('workdir', fields.pop('path'), ' or fesem_jax.Workdir(path)')
+  path = pathlib.Path(fields.pop('path'))
   return {'workdir': path, 'make_portrait': fields.pop('portrait'), **fields}
 
 

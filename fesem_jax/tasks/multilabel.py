@@ -13,7 +13,7 @@ import optax
 
 from fesem_jax.tasks.task import Figure, Task, add
 from fesem_jax.utils import array_checks
-from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.errors import warn_once
 
 # AUC is that of logits that are rounded to _BINS values, which can be counted; those of
 # one value are ties. The values are closer together the smaller they are: neighbors

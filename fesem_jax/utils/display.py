@@ -93,13 +93,6 @@ def in_bytes(size: float) -> str:
   return f'{size:,.1f} TiB'
 
 
-def kind_of(x: object) -> str:
-  """The type of a value in words, e.g. 'an Algorithm', 'a function'."""
-  name = 'class' if isinstance(x, type) else type(x).__name__
-  name = 'None' if x is None else name
-  return name if x is None else f'{"an" if name[0].lower() in "aeiou" else "a"} {name}'
-
-
 def class_names(num_classes: int, names: Iterable[str] | None = None) -> list[str]:
   """Names of the L classes of a data set; numbers where it has none, or another L."""
   names = [] if names is None else [str(name) for name in names]

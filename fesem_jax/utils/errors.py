@@ -1,8 +1,11 @@
-"""Errors for mistakes of users, and names of arguments in messages."""
+"""Errors and warnings for mistakes of users."""
 
-import os
-import pathlib
-from typing import Any
+import functools
+
+from absl import logging
+
+# A comparison loads its data for every method, and a notebook for every cell.
+warn_once = functools.cache(logging.warning)
 
 
 class UserError(ValueError):
@@ -21,10 +24,3 @@ def check(holds: object, message: str) -> None:
   """Raises `UserError` with `message`, `subject: problem; remedy`, unless it holds."""
   if not holds:
     raise UserError(message)
-
-
-def path_of(name: str, value: Any, or_else: str = '') -> pathlib.Path:
-  """The path that an argument gives; `UserError` if it gives something else."""
-  if not isinstance(value, str | os.PathLike):
-    raise UserError(f'{name}: is {value!r:.60}; give a path{or_else}')
-  return pathlib.Path(value)

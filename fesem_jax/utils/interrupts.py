@@ -11,12 +11,7 @@ from typing import Any
 from fesem_jax.utils import processes
 
 # Ctrl-C, a scheduler's preemption or time limit, its warning, and a closed terminal.
-# Windows has only the first two.
-SIGNALS = tuple(
-  getattr(signal, name)
-  for name in ('SIGINT', 'SIGTERM', 'SIGUSR1', 'SIGHUP')
-  if hasattr(signal, name)
-)
+SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it.
@@ -38,16 +33,22 @@ def raise_interrupts() -> None:
 
 
 @contextlib.contextmanager
-def handed_on(send: Callable[[int], None]) -> Iterator[list[int]]:
-  """Calls `send` with each of `SIGNALS` that comes; yields a list of them."""
+def handed_on(
+  send: Callable[[int], None], signals: Iterable[int] = SIGNALS
+) -> Iterator[list[int]]:
+  """Calls `send` with each of some signals that comes; yields a list of them."""
   received: list[int] = []
 
-  def hand_on(number: int, frame: Any) -> None:
+  def handle(number: int, frame: Any) -> None:
     received.append(number)
     send(number)
 
-  with _handled(SIGNALS, hand_on):
+  before = {n: signal.signal(n, handle) for n in signals}
+  try:
     yield received
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -57,32 +58,17 @@ def interruptible() -> Iterator[Callable[[], bool]]:
   Yields a function that returns whether one came. Signals that the program handles or
   ignores are left alone, and so are all outside the main thread.
   """
-  requested, prints = False, processes.is_first()
-
-  def request(number: int, frame: Any) -> None:
-    nonlocal requested
-    if requested:  # A scheduler may first warn and then end.
-      return
-    requested = True
-    signal.signal(signal.SIGINT, before[signal.SIGINT])
-    if prints:
-      print('\nFinishing this round, then saving ...', file=sys.stderr)
-
   if threading.current_thread() is not threading.main_thread():
     yield lambda: False
     return
+  ctrl_c, prints = signal.getsignal(signal.SIGINT), processes.is_first()
   free = signal.SIG_DFL, signal.default_int_handler
   deferred = {n for n in SIGNALS if n == signal.SIGINT or signal.getsignal(n) in free}
-  with _handled(deferred, request) as before:
-    yield lambda: requested
 
+  def request(_: int) -> None:
+    if prints and signal.getsignal(signal.SIGINT) != ctrl_c:  # The first one.
+      print('\nFinishing this round, then saving ...', file=sys.stderr)
+    signal.signal(signal.SIGINT, ctrl_c)
 
-@contextlib.contextmanager
-def _handled(numbers: Iterable[int], handler: Any) -> Iterator[dict[int, Any]]:
-  """Handles some signals; yields the handlers before, which are restored at the end."""
-  before = {n: signal.signal(n, handler) for n in numbers}
-  try:
-    yield before
-  finally:
-    for number, earlier in before.items():
-      signal.signal(number, earlier)
+  with handed_on(request, deferred) as received:
+    yield lambda: bool(received)

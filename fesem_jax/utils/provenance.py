@@ -2,6 +2,7 @@
 
 import functools
 import platform
+import resource
 import shutil
 import subprocess
 import sys
@@ -35,12 +36,8 @@ def describe(mesh: Mesh) -> dict[str, Any]:
   }
 
 
-def _peak_memory() -> int | None:
-  """The most bytes that this process has had; None on Windows."""
-  if sys.platform == 'win32':
-    return None
-  import resource
-
+def _peak_memory() -> int:
+  """The most bytes that this process has had."""
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   return peak if sys.platform == 'darwin' else 1024 * peak
 

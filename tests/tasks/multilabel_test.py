@@ -14,8 +14,7 @@ import fesem_jax as fj
 from fesem_jax import algorithms, models
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.tasks import MULTILABEL, multilabel
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.errors import UserError, warn_once
 from tests.support import helpers
 from tests.support.nights import rest_by_night
 from tests.support.runs import simulate

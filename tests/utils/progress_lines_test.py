@@ -31,7 +31,7 @@ def test_a_log_gets_a_line_a_minute(clock, capsys):
       clock[0] += 1 / 8
       display.rounds(done, 1000, 'loss 0.5', over=done == 1000)
   lines = capsys.readouterr().err.splitlines()
-  assert lines[0] == 'fesem(4): compiling: 1:01'
+  assert lines[0] == 'fesem(4): compiling: 0:01:01'
   assert [line.split(', loss 0.5')[0] for line in lines[1:]] == [
     'fesem(4): round 480/1000', 'fesem(4): round 960/1000',
   ]  # fmt: skip
@@ -60,9 +60,9 @@ def test_a_terminal_has_live_lines_that_fit(width, monkeypatch):
   with progress_lines.shown():
     display = progress_lines.display()
     with progress_lines.waiting_for('compiling [/a] round'):
-      display._progress.refresh()
+      display.live.refresh()
     display.rounds(3, 20, figures)
-    display._progress.refresh()
+    display.live.refresh()
     display.rounds(20, 20, 'loss 0.5', over=True)
   plain = re.sub(r'\x1b\[[0-9;?]*[A-Za-z]', '', terminal.getvalue())
   lines = re.split(r'[\r\n]+', plain)

@@ -8,7 +8,7 @@ from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.run.results.curves import REPORTS
 from fesem_jax.run.results.frames import load_runs
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import check, path_of
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import check_choice
 
 _TEMPLATE = importlib.resources.files(__package__) / 'page.html'
@@ -42,9 +42,9 @@ def write_report(
   check_choice('report', report, tuple(REPORTS))
   if isinstance(workdirs, str) or not isinstance(workdirs, Sequence):
     workdirs = [workdirs]
-  folders = [path_of('workdirs', folder) for folder in workdirs]
+  folders = [pathlib.Path(folder) for folder in workdirs]
   check(folders, 'workdirs: name at least one')
-  path = path_of('output', output)
+  path = pathlib.Path(output)
   comparison = Comparison(load_runs(*folders), reference=reference, report=report)
   environment = jinja2.Environment(autoescape=True, trim_blocks=True)
   template = environment.from_string(_TEMPLATE.read_text(encoding='utf-8'))

@@ -20,8 +20,7 @@ from fesem_jax.data.partitions.partition import (
 )
 from fesem_jax.data.partitions.partition import Rows as Lists
 from fesem_jax.utils import ranges
-from fesem_jax.utils.errors import check
-from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.errors import check, warn_once
 from fesem_jax.utils.safe_files import opened, read_pickle, reading
 
 if TYPE_CHECKING:

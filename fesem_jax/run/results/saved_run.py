@@ -16,7 +16,7 @@ from fesem_jax.models.starting import whole_model
 from fesem_jax.run.results import client_table, files, saved_models
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples, by_layer
 from fesem_jax.run.results.result import FinishedRun
-from fesem_jax.utils.errors import check, path_of
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import check_choice
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def load_run(
       'best', if no round is known to be best.
   """
   check_choice('which', which, ('last', 'best'))
-  folder = path_of('workdir', workdir)
+  folder = pathlib.Path(workdir)
   config, summary = (
     files.read_object(folder / f'{name}.json') for name in ('config', 'summary')
   )
