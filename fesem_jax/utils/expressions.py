@@ -4,6 +4,7 @@ One grammar serves partitions, data sets, attacks, methods and sweeps: calls joi
 `+`, whose arguments `,` or `;` separates.
 """
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -14,8 +15,6 @@ from fesem_jax.utils.ranges import check_choice
 
 _TOKEN = re.compile(r"""'[^']*'|"[^"]*"|.""", re.S)
 _CLOSING = {'(': ')', '[': ']'}
-_NUMBER = re.compile(r'[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?', re.I)
-_WORDS = {'true': True, 'True': True, 'false': False, 'False': False, 'None': None}
 _OPTION = re.compile(r'([^\W\d][\w.]*)\s*=\s*(.*)', re.S)
 _CALL = re.compile(r'([\w.:-]+)\((.*)\)', re.S)
 
@@ -88,16 +87,15 @@ def parse(text: str, subject: str = 'expression') -> list[Call]:
 def value(text: str) -> Any:
   """The value of an argument, of the type that its text has; see `parse`."""
   text = text.strip()
-  if _NUMBER.fullmatch(text):
-    return float(text) if re.search('[.eE]', text) else int(text)
-  if text in _WORDS:
-    return _WORDS[text]
-  if len(text) > 1 and text[0] in '"\'' and _TOKEN.fullmatch(text):
-    return text[1:-1]
+  if text in ('true', 'false'):
+    return text == 'true'
   if text[:1] in ('[', '('):
     check(text[-1] == _CLOSING[text[0]], f'expression: {text!r:.60} is no list')
     return tuple(value(part) for part in split(text[1:-1], ',;') if part)
-  return parse(text)[0] if _CALL.fullmatch(text) else text
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return parse(text)[0] if _CALL.fullmatch(text) else text
 
 
 def write(item: Any) -> str:
@@ -133,8 +131,7 @@ def build(
     try:
       return kinds[item.name](*args, **options)
     except UserError as e:
-      message = str(e).removeprefix(f'{subject}: ')
-      raise UserError(f'{subject}: {message}') from e
+      raise UserError(f'{subject}: {str(e).removeprefix(f"{subject}: ")}') from e
 
   return [evaluate(call) for call in parse(text, subject)]
 
@@ -149,11 +146,11 @@ def help_text(
   lines = []
   for name, kind in kinds.items():
     parameters = inspect.signature(kind).parameters.values()
-    required = [p.name for p in parameters if p.default is p.empty]
-    options = {p.name: p.default for p in parameters if p.name not in required}
-    arguments = [x for x in required if x not in hidden]
-    arguments += [f'{x}={write(y)}' for x, y in options.items() if x not in hidden]
-    called = f'{name}({", ".join(arguments)})' if arguments else name
+    arguments = [
+      p.name if p.default is p.empty else f'{p.name}={write(p.default)}'
+      for p in parameters
+      if p.name not in hidden
+    ]
     about, *_ = (inspect.getdoc(kind) or '').split('\n\n')
-    lines.append(f'{called}: {" ".join(about.split())}')
+    lines.append(f'{name}({", ".join(arguments)}): {" ".join(about.split())}')
   return '\n'.join(lines)
