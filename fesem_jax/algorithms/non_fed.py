@@ -44,4 +44,4 @@ def non_fed(
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
     return NonFedState(client_params), trained.info()
 
-  return Algorithm(local, init, step, deployed, traffic=traffic.nothing())
+  return Algorithm(local, init, step, deployed, traffic=traffic.same_for_all(0, 0))

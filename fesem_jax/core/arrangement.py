@@ -29,7 +29,7 @@ def order_of_clients(local: LocalTraining, train: FederatedData) -> np.ndarray:
 def held_here(
   local: LocalTraining, train: FederatedData, data_placement: str
 ) -> np.ndarray | None:
-  """[M] bool, clients whose examples this process places; None for all clients."""
+  """[M] bool, clients whose examples this process places; None is all of them."""
   if data_placement == 'replicated' or processes.count() == 1:
     return None
   order, devices = order_of_clients(local, train), local.mesh.devices.flat
@@ -49,10 +49,9 @@ def padded_clients(num_clients: int, mesh: Mesh) -> int:
 def arrange(
   local: LocalTraining, *splits: FederatedData, data_placement: str = 'auto'
 ) -> list[FederatedData]:
-  """Splits on the devices, whose clients are dealt so that devices have like work.
+  """Splits of the same M clients on the devices, dealt by the work of the first.
 
-  Splits are of the same M clients, on the host; the first one decides. Clients without
-  examples pad M to a multiple of 8 and of the devices.
+  Clients without examples pad M to a multiple of 8 and of the devices.
   """
   size = placement.bytes_of(*splits)
   chosen = placement.chosen(data_placement, size, local.mesh, everyone=True)
@@ -85,7 +84,6 @@ def arrange_together(
 def _with_all_rows(
   mesh: Mesh, splits: Sequence[FederatedData], like: Sequence[FederatedData]
 ) -> list[FederatedData]:
-  """Splits on every device, with the rows of all, and no fewer than `like`."""
   padding = max(0, sum(len(s.y) for s in like) - sum(len(s.y) for s in splits))
   whole = dataclasses.replace(
     splits[0],
@@ -94,9 +92,8 @@ def _with_all_rows(
     max_examples=max(split.max_examples for split in [*splits, *like]),
   )
   whole = placement.place(whole, mesh, 'replicated')
-  common = {
-    name: getattr(whole, name) for name in ('x', 'y', 'max_examples', 'flat_from')
-  }
+  names = 'x', 'y', 'max_examples', 'flat_from'
+  common = {name: getattr(whole, name) for name in names}
   arranged, before = [], 0
   for split in splits:
     offsets = (np.asarray(split.offsets) + before).astype(np.int32)
@@ -107,7 +104,6 @@ def _with_all_rows(
 
 
 def _rows(arrays: Sequence[np.ndarray], padding: int) -> np.ndarray:
-  """Rows of arrays, followed by zeros."""
   zeros = np.zeros((padding, *arrays[0].shape[1:]), arrays[0].dtype)
   return np.concatenate([*arrays, zeros])
 
@@ -115,10 +111,9 @@ def _rows(arrays: Sequence[np.ndarray], padding: int) -> np.ndarray:
 def draw_cohort(
   seed: int, number: int, clients_per_round: int, train: FederatedData, mesh: Mesh
 ) -> Cohort:
-  """The clients of a round (from 1), dealt so that devices have like work.
+  """The clients of a round (from 1), drawn by id, dealt so that devices have like work.
 
-  Drawn by client id from the seed and the round. Returns [S] int32 positions in the
-  arranged `train`, with empty places up to a multiple of the devices.
+  `ids` are [S] positions in the arranged `train`, padded to a multiple of the devices.
   """
   real = len(train.info.names)
   before = np.int32(number - 1)
@@ -144,10 +139,9 @@ def selected_cohort(
   if train.shard_rows is not None:
     empty = np.full(most - len(positions), train.num_clients)
     positions = np.concatenate([positions, empty]).astype(np.int32)
-    ids = stratified.on_their_devices(
-      jax.numpy.asarray(positions), train.num_clients, mesh
-    )
-    cohort = Cohort(np.asarray(ids), everyone=False, round=before)
+    placed = jax.numpy.asarray(positions), train.num_clients, mesh
+    ids = np.asarray(stratified.on_their_devices(*placed))
+    cohort = Cohort(ids, everyone=False, round=before)
   else:
     cohort = _dealt(positions, most, before, train, mesh)
   return dataclasses.replace(cohort, selected=True)

@@ -22,7 +22,6 @@ _UNEQUAL = 8
 # Rounds of the shuffle: shares of pairs of places then differ by at most 0.2 %.
 _ROUNDS = 16
 
-
 # The axis of clients side by side; functions of one client are mapped over it.
 SIDE = 'side_by_side'
 
@@ -43,7 +42,7 @@ class Schedule(NamedTuple):
 
 
 def batch_width(schedule: Schedule, max_examples: int) -> int:
-  """B with padding, at most the examples of the largest client."""
+  """B, at most the examples of the largest client."""
   return min(schedule.batch_size, max_examples) or max_examples
 
 
@@ -83,11 +82,9 @@ def num_steps(
 def random_rows(
   words: jax.Array, epoch: jax.Array, places: jax.Array, size: jax.Array
 ) -> jax.Array:
-  """Rows at `places` [B] of a random order of a client's rows: [B] int32.
-
-  The swap-or-not shuffle (Hoang et al., CRYPTO 2012), by the client's `words` [2] and
-  the epoch, with bits of a random linear function (Dietzfelbinger 1996).
-  """
+  """[B] int32 rows at `places` [B] of the order by a client's `words` [2] and epoch."""
+  # The swap-or-not shuffle (Hoang et al., CRYPTO 2012), with bits of a random linear
+  # function (Dietzfelbinger 1996).
   size = jnp.maximum(size, 1)
   counters = jnp.arange(_ROUNDS + 1, dtype=jnp.uint32)
   counters += jnp.asarray(epoch).astype(jnp.uint32) * (_ROUNDS + 1)
@@ -111,7 +108,6 @@ def _swapped(
   factor: jax.Array,
   summand: jax.Array,
 ) -> jax.Array:
-  """Pairs of rows that add up to the same number swap, or stay."""
   partners = total - rows
   partners += jnp.where(partners < 0, size, 0)
   swap = jnp.maximum(rows, partners) * factor + summand < 0
@@ -149,7 +145,6 @@ def gather(
 def _stored(
   data: FederatedData, client: jax.Array, rows: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """`gather`, but with x as stored in `data`."""
   first = jnp.asarray(data.offsets).at[client].get(mode='clip')
   if data.shard_rows is not None:
     assert data.shard_rows.shape[0] == 1, 'A device reads its own rows only.'
@@ -177,10 +172,9 @@ def batches_of_client(
   key: jax.Array,
   factors: jax.Array | None = None,
 ) -> Callable[[jax.Array], Batch]:
-  """A function step [] int32 -> batch of one client, to be mapped over the axis `SIDE`.
+  """A function step [] int32 -> batch of the client at a position, mapped over `SIDE`.
 
-  `client` [] int32 is its position, `size` its examples, `key` its own in this round,
-  and `factors` [N_max] multiply its examples' losses.
+  `key` is the client's in this round; `factors` [N_max] multiply its losses.
   """
   most = data.max_examples
   width, read = batch_width(schedule, most), functools.partial(_stored, data, client)

@@ -40,8 +40,8 @@ class ClientInfo:
       if getattr(self, field) is not None:
         values = np.asarray(getattr(self, field))
         object.__setattr__(self, field, values)
-        fits = values.ndim == 1 and values.shape == self.names.shape
-        check(fits, f'{field}: has shape {values.shape}; names have {self.names.shape}')
+        fits = values.shape == (len(self.names),)
+        check(fits, f'{field}: has shape {values.shape}; give one for each client')
     counts = collections.Counter(self.names.tolist())
     repeated = [name for name, count in counts.items() if count > 1]
     check(not repeated, f'names: several clients are called {repeated[:3]}')

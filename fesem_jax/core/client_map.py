@@ -18,9 +18,8 @@ from fesem_jax.utils.errors import check
 # How many times as fast small models train side by side as one after the other.
 _SPEEDUP = 1.5
 
-# (shared arrays; positions in the data [C] int32, M for an empty slot; rows [C, ...] of
-# `own`; rows of `into`; sums) -> results, a tree of [C, ...], and the sums including
-# the chunk.
+# (shared arrays; positions [C] int32, M for an empty slot; rows of `own`; rows of `into`;
+# sums) -> results, a tree of [C, ...], and the sums including the chunk.
 Body = Callable[[Any, jax.Array, Any, Any, Any], tuple[Any, Any]]
 
 
@@ -88,8 +87,6 @@ def _over_chunks(
   replaces: bool,
   ahead: bool,
 ) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
-  """A function ((ids, work, own, into, group), shared, sums) -> results, sums."""
-
   def on_device(clients: Any, shared: Any, sums: Any) -> tuple[Any, Any]:
     ids, work, own, into, group = clients
     order, number = in_chunks(work, per_chunk, group, num_groups)
@@ -238,8 +235,6 @@ def _rows(stacks: Any, slots: jax.Array, fetched: Any = None) -> Any:
 
 
 def _written(results: Any, slots: jax.Array, rows: Any) -> Any:
-  """The results with the rows of some clients replaced."""
-
   def write(whole: Any, rows: Any) -> Any:
     if is_offloaded(whole):
       return whole.put(slots, rows)
@@ -251,8 +246,6 @@ def _written(results: Any, slots: jax.Array, rows: Any) -> Any:
 
 
 def _slice(clients: Any, i: jax.Array | int, size: int) -> Any:
-  """The i-th `size` rows of a tree of [C, ...]."""
-
   def rows(x: jax.Array) -> jax.Array:
     return jax.lax.dynamic_slice_in_dim(x, i * size, size)
 

@@ -42,7 +42,7 @@ PROFILES: Mapping[str, DeviceProfile] = {
 
 
 def profile(name: str | DeviceProfile, argument: str) -> DeviceProfile:
-  """A profile by its name, or itself; `UserError` on an unknown name."""
+  """A profile, by its name or as it is; `UserError` on an unknown name."""
   if isinstance(name, DeviceProfile):
     return name
   check_choice(argument, name, tuple(PROFILES))
@@ -102,7 +102,6 @@ def _operations(traced: ClosedJaxpr) -> float:
 
 
 def _scans(of: Jaxpr) -> Iterator[Mapping[str, Any]]:
-  """The parameters of the outer scans of a function."""
   for equation in of.eqns:
     if equation.primitive.name == 'scan':
       yield equation.params

@@ -134,10 +134,10 @@ class FederatedData:
 
   def ids_of(self, names: Sequence[str]) -> np.ndarray:
     """[S] int32 `client_ids` by names, on the host; `UserError` on unknown ones."""
-    places = {name: np.flatnonzero(self.info.names == name) for name in names}
-    for name, rows in places.items():
-      check(len(rows), f'names: no client is called {name!r}')
-    return np.asarray(self.client_ids)[[places[name][0] for name in names]]
+    places = {name: i for i, name in enumerate(self.info.names)}
+    for name in names:
+      check(name in places, f'names: no client is called {name!r}')
+    return np.asarray(self.client_ids)[[places[name] for name in names]]
 
   def positions(self, client_ids: HostOrDeviceArray) -> jax.Array:
     """[S] int32 positions of the clients with these ids; M where there is none."""
@@ -206,10 +206,7 @@ class FederatedData:
     )
 
   def with_server_test(self, x: np.ndarray, y: np.ndarray) -> 'FederatedData':
-    """Adds a test set of the server, on which `simulate` evaluates shared models.
-
-    x [T, ...] and y [T, ...] are as those of the split; `UserError` if they do not fit.
-    """
+    """Adds x and y [T, ...] of the server, on which `simulate` tests shared models."""
     options: Any = {n: getattr(self, n) for n in ('num_classes', 'scale', 'task')}
     split = FederatedData.from_arrays(x, y, np.array([len(x)]), **options)
     check(len(split.y), 'server_test: has no examples')

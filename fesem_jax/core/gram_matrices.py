@@ -29,10 +29,9 @@ def inner_products(
   rows: jax.Array | None = None,
   origin: jax.Array | None = None,
 ) -> jax.Array:
-  """[n, n] float32: inner product of each pair of rows of a stack [S, ...].
+  """[n, n] float32 inner products of `rows` [n] int32 (None: all) of a stack [S, ...].
 
-  `rows` [n] int32 chooses some of the S, and `origin` [] int32 is the one of them that
-  is subtracted from all. With a `mesh`, rows are split over its devices.
+  The row at `origin` [] int32 is subtracted from all; a `mesh` splits them.
   """
   devices = 1 if mesh is None else mesh.size
 
@@ -58,10 +57,8 @@ def centered_gram(
   mesh: Mesh | None = None,
   rows: jax.Array | None = None,
 ) -> jax.Array:
-  """[n, n] inner products of clients about their mean; 0 if not `valid` [n] bool.
-
-  One client is subtracted before multiplying, as clients differ less than their norms.
-  """
+  """[n, n] inner products of clients about their mean; 0 if not `valid` [n] bool."""
+  # With a client subtracted from all, as clients differ less than their norms.
   gram = inner_products(stack, mesh, rows=rows, origin=valid.argmax())
   pairs = valid[:, None] & valid[None]
   gram = jnp.where(pairs, gram, 0.0)

@@ -113,7 +113,7 @@ class LocalTraining(NamedTuple):
 
   @property
   def convolves(self) -> bool:
-    """True if a parameter has more than two axes, as of convolutions."""
+    """True if a parameter has more than two axes."""
     return any(x.ndim > 2 for x in self._layers)
 
   def concurrent_parameters(self, num_clients: int) -> int:

@@ -62,25 +62,6 @@ def coin(
   return jax.vmap(toss)(keys)
 
 
-def shuffled(
-  key: jax.Array,
-  data: FederatedData,
-  cohort: Cohort,
-  assignment: jax.Array,
-  num_clusters: int,
-  probability: float,
-) -> jax.Array:
-  """[S] int32: the assignment, where clients move to a random cluster by chance."""
-  key = prng_streams.fold(key, prng_streams.SHUFFLE)
-  moves = coin(key, data, cohort.ids, probability, prng_streams.SHUFFLE)
-
-  def draw(key):
-    return jax.random.randint(key, (), 0, num_clusters)
-
-  drawn = jax.vmap(draw)(data.keys_of(key, cohort.ids))
-  return jnp.where(moves, drawn, assignment).astype(jnp.int32)
-
-
 def sample_clients(
   key: jax.Array,
   data: FederatedData,
@@ -88,7 +69,6 @@ def sample_clients(
   mesh: Mesh,
   of: Cohort | None = None,
   number: jax.Array | None = None,
-  round: HostOrDeviceArray = None,
 ) -> Cohort:
   """A random cohort, drawn by client id, so that clients' order does not matter.
 
@@ -99,7 +79,6 @@ def sample_clients(
     mesh: the devices.
     of: the cohort to draw from; None is everyone.
     number: [] int32 clients to draw, if fewer than `count`.
-    round: see `cohort_of`.
   """
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(data.client_ids))
   exists = data.sizes() > 0
@@ -110,13 +89,13 @@ def sample_clients(
     draw = jax.vmap(jax.random.uniform)(keys)
     drawn = count if number is None else number
     ids = stratified.drawn_on_devices(key, drawn, draw, exists, places, mesh)
-    return Cohort(ids, everyone=False, round=round)
+    return Cohort(ids, everyone=False)
   ids = first_at_random(keys, exists, count)
   padding = jnp.full(-ids.shape[0] % mesh.size, data.num_clients, jnp.int32)
   ids = jnp.concatenate([ids, padding])
   if number is not None:
     ids = jnp.where(jnp.arange(ids.shape[0]) < number, ids, data.num_clients)
-  return Cohort(ids, everyone=False, round=round)
+  return Cohort(ids, everyone=False)
 
 
 def all_or_sample(

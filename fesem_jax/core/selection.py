@@ -63,10 +63,8 @@ def cohort_size(clients_per_round: float, num_clients: int) -> int:
   """S of a number of clients, or of a share of M below 1; `UserError` on 1.0."""
   if not isinstance(clients_per_round, float):
     return clients_per_round
-  share = 0 < clients_per_round < 1
-  check(
-    share, 'clients_per_round: must be an integer or a share below 1; 1.0 is neither'
-  )
+  is_share = 0 < clients_per_round < 1
+  check(is_share, 'clients_per_round: must be an integer, or a share below 1')
   return max(1, round(clients_per_round * num_clients))
 
 
@@ -135,6 +133,5 @@ def available(
     return ids
 
   digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
-  return Selection(
-    clients_per_round, choose, f'available({clients_per_round}, {digest})'
-  )
+  name = f'available({clients_per_round}, {digest})'
+  return Selection(clients_per_round, choose, name)

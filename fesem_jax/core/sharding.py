@@ -119,7 +119,6 @@ def place(tree: Any, shardings: Any) -> Any:
 
 
 def _place_own_rows(x: Any, sharding: jax.sharding.Sharding | None) -> Any:
-  """An array to which every process contributes the rows of its devices."""
   if sharding is None:  # An argument that the program does not read.
     return x
   if isinstance(x, jax.Array):

@@ -21,14 +21,10 @@ def places_for(count: int, num_clients: int, padded: int, num_devices: int) -> i
 def evenly(
   count: Any, draw: Any, exists: Any, start: Any, num_devices: int, places: int
 ) -> Any:
-  """Draws clients without replacement, of each device alike; all are equally likely.
-
-  Systematic sampling: each of `sharding.num_shards` runs of clients, and so each
-  device, gives its part of the cohort, rounded by a common random `start`. `count` S is
-  an integer or [] int32; of a shard, clients that exist with the least `draw` [M] are
-  drawn. Arrays are all NumPy or all JAX. Returns [D * places] positions; M in an empty
-  place.
-  """
+  """[D * places] positions of `count` clients, of each device alike; M is empty."""
+  # Systematic sampling: each of `sharding.num_shards` runs of clients, and so each
+  # device, gives its part of the cohort, rounded by a common random `start`: those
+  # that exist with the least `draw` [M]. Arrays are all NumPy or all JAX.
   num_clients, shards = len(draw), sharding.num_shards(num_devices)
   available = exists.reshape(shards, -1)
   sizes = available.sum(axis=1)

@@ -108,11 +108,6 @@ def one_model(local: LocalTraining) -> Traffic:
   return same_for_all(size, size)
 
 
-def nothing() -> Traffic:
-  """Traffic of a method that sends nothing."""
-  return same_for_all(0, 0)
-
-
 def after_clustering(
   traffic: Traffic, common: bool = True, losses: int = 0, choices: int = 0
 ) -> Traffic:

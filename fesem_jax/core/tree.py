@@ -176,7 +176,7 @@ def _center_by_center(stack: Params, centers: Params) -> jax.Array:
 def _distances_of_row(
   stack: Params, centers: Params, at: tuple[jax.Array, Params]
 ) -> jax.Array:
-  """[K] float32: distances of a row to each of [K, P], by vectorized partial sums."""
+  """[K] float32: distances of a row to each of [K, P], by partial sums."""
   row, one = at
 
   def distances(x: jax.Array, one: jax.Array, c: jax.Array) -> jax.Array:

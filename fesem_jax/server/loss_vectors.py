@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.sampling import first_at_random, shuffled
+from fesem_jax.core.sampling import first_at_random
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.server.silhouette import clusters_of_best_number
 from fesem_jax.server.vector_clusters import clusters_of_vectors, match_clusters
@@ -56,9 +56,12 @@ def clusters_at_random(
   num_models: int, data: FederatedData, cohort: Cohort, key: jax.Array
 ) -> jax.Array:
   """[S] int32: a random model for each client, and a client for each of K models."""
-  zeros = jnp.zeros(cohort.ids.shape, jnp.int32)
-  models = shuffled(key, data, cohort, zeros, num_models, 1.0)
-  draws_key = prng_streams.fold(key, prng_streams.DRAWS)
-  keys = data.keys_of(draws_key, cohort.ids)
+
+  def draw(key: jax.Array) -> jax.Array:
+    return jax.random.randint(key, (), 0, num_models)
+
+  shuffle_key = prng_streams.fold(key, prng_streams.SHUFFLE)
+  models = jax.vmap(draw)(data.keys_of(shuffle_key, cohort.ids))
+  keys = data.keys_of(prng_streams.fold(key, prng_streams.DRAWS), cohort.ids)
   first = first_at_random(keys, data.sizes(cohort.ids) > 0, num_models)
   return models.at[first].set(jnp.arange(len(first), dtype=jnp.int32))

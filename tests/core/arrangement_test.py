@@ -8,7 +8,7 @@ import pytest
 
 from fesem_jax.core import arrangement, placement, prng_streams, sampling, sharding
 from fesem_jax.utils import processes
-from tests.support import draws, helpers
+from tests.support import helpers
 
 SIZES = [3, 9, 1, 5, 2]
 
@@ -101,23 +101,6 @@ def test_a_round_of_some_clients_draws_them_by_their_ids():
     if count == 3:  # Devices have like work: the empty place beside the largest client.
       work = np.append(SIZES, [0] * 4)[cohort.ids].reshape(2, 2)
       assert 0 in work[work.max(axis=1).argmax()]
-
-
-def test_moved_clients_go_to_any_cluster_alike_and_others_stay():
-  data, key = helpers.federation([1] * 300), jax.random.key(5)
-  old = np.full(300, 2, np.int32)
-  result = sampling.shuffled(key, data, helpers.everyone(data), old, 3, 0.5)
-  assert result.dtype == np.int32
-  # A third of those that are moved come back.
-  np.testing.assert_allclose(np.bincount(result, minlength=3), [50, 50, 200], atol=25)
-  alone = sampling.shuffled(key, data, helpers.everyone(data), old, 3, 0.0)
-  np.testing.assert_array_equal(alone, old)
-  everyone = sampling.shuffled(key, data, helpers.everyone(data), old, 3, 1.0)
-  np.testing.assert_allclose(np.bincount(everyone), [100] * 3, atol=30)
-  own = prng_streams.fold(key, prng_streams.SHUFFLE)
-  for i in range(5):
-    drawn = jax.random.randint(draws.client_key(own, data, i), (), 0, 3)
-    assert everyone[i] == drawn
 
 
 def test_all_clients_or_a_sample_of_more():

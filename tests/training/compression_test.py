@@ -113,7 +113,7 @@ def test_bytes_are_those_of_what_is_sent():
   cases = [
     (traffic.one_model(local), size, each),
     (traffic.all_in_use(local, 2, None), size, each),
-    (traffic.nothing(), 0, 0),
+    (traffic.same_for_all(0, 0), 0, 0),
   ]
   for of, down, up in cases:
     messages = traffic.as_sent(of, sends).round_costs(None, drawn)
