@@ -18,8 +18,8 @@ from fesem_jax.utils.errors import check
 # How many times as fast small models train side by side as one after the other.
 _SPEEDUP = 1.5
 
-# (shared arrays; positions [C] int32, M for an empty slot; rows of `own`; rows of `into`;
-# sums) -> results, a tree of [C, ...], and the sums including the chunk.
+# (shared arrays, positions [C] int32 with M for an empty slot, rows of `own`, rows of
+# `into`, sums) -> results, a tree of [C, ...], and the sums including the chunk.
 Body = Callable[[Any, jax.Array, Any, Any, Any], tuple[Any, Any]]
 
 

@@ -33,17 +33,11 @@ BatchStats = Literal['average', 'local']  # The running statistics of clients' b
 
 
 class Machine(NamedTuple):
-  """How clients are placed on devices and computed there.
+  """How clients are placed on devices and computed there; see `LocalTraining`.
 
   Results change with `precision`, with `data_placement` where rounds draw some clients
-  of split data, and otherwise by rounding only.
-
-  Attributes:
-    mesh: devices, as of `client_mesh`; None takes all.
-    clients_per_chunk: clients trained side by side on a device; 0 chooses.
-    shared_start: see `LocalTraining`.
-    precision: see `LocalTraining`.
-    data_placement: see `LocalTraining`.
+  of split data, and otherwise by rounding only. By default, `mesh` has all devices, and
+  the number of clients side by side is chosen.
   """
 
   mesh: Mesh | None = None
@@ -192,17 +186,8 @@ def local_training(
 
   `local._replace(...)` sets its other fields, which `simulate` checks.
 
-  Args:
-    model: see `Model`.
-    optimizer: an Optax optimizer, e.g. `optax.sgd(0.1)`.
-    batch_size: see `Schedule`.
-    epochs: see `Schedule`.
-    lr_schedule: see `LocalTraining`.
-    sends: see `LocalTraining`; a function (key, start, trained) -> sent is enough.
-    machine: devices, clients side by side, precision and placement of the data.
-
-  Raises:
-    UserError: naming the argument at fault.
+  Arguments as in `LocalTraining` and `Schedule`; as `sends`, a function (key, start,
+  trained) -> sent is enough. Raises `UserError`, naming the argument at fault.
   """
   check(isinstance(model, Model), 'model: must be a Model, as of models.from_flax')
   is_optimizer = hasattr(optimizer, 'update')

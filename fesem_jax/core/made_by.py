@@ -39,10 +39,7 @@ def recorded(build: _Build) -> _Build:
 
   @functools.wraps(build)
   def building(*args: Any, **named: Any) -> Any:
-    try:
-      arguments = signature.bind(*args, **named).arguments
-    except TypeError:
-      return build(*args, **named)  # Python's message.
+    arguments = signature.bind(*args, **named).arguments
     ranges.check_arguments(build, dict(arguments))
     options = [
       (name, _plain(x)) for name, x in arguments.items()

@@ -10,8 +10,8 @@ from jax.sharding import Mesh
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
 
-# 'auto' splits data that take more than this share of a device's memory; the first
-# where every client takes part, the second where it changes who is drawn.
+# Shares of a device's memory above which 'auto' splits data: where every client takes
+# part, and where splitting changes who is drawn.
 _MOST_OF_ALL, _MOST_OF_SOME = 1 / 8, 1 / 2
 
 
@@ -71,7 +71,6 @@ def place(data: FederatedData, mesh: Mesh, data_placement: str) -> FederatedData
 
 
 def _flat(x: np.ndarray, width: int) -> np.ndarray:
-  """[T, width] examples, each with zeros behind its numbers."""
   flat = x.reshape(len(x), math.prod(x.shape[1:]))[:, :width]
   padding = width - flat.shape[1]
   return np.pad(flat, ((0, 0), (0, padding))) if padding else flat

@@ -23,9 +23,7 @@ def cohort_of(
   mesh: Mesh,
   round: HostOrDeviceArray = None,
 ) -> Cohort:
-  """The cohort of chosen clients, by their ids.
-
-  Empty places fill it up to a multiple of the device count.
+  """The cohort of chosen clients, filled up to a multiple of the devices.
 
   Args:
     client_ids: [S] distinct `FederatedData.client_ids`, as of `ids_of` by names; other
@@ -70,15 +68,10 @@ def sample_clients(
   of: Cohort | None = None,
   number: jax.Array | None = None,
 ) -> Cohort:
-  """A random cohort, drawn by client id, so that clients' order does not matter.
+  """A random cohort of `count` clients, filled up to a multiple of the devices.
 
-  Args:
-    key: decides which clients are drawn.
-    data: training split; clients without examples come last.
-    count: clients to draw; empty places fill up to a multiple of the device count.
-    mesh: the devices.
-    of: the cohort to draw from; None is everyone.
-    number: [] int32 clients to draw, if fewer than `count`.
+  They are drawn by client id from `of` (None: everyone); those without examples come
+  last. `number` [] int32 draws fewer of them.
   """
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(data.client_ids))
   exists = data.sizes() > 0

@@ -81,15 +81,9 @@ def counted(
 def power_of_choice(clients_per_round: Count, *, candidates: int) -> Selection:
   """Selection by loss (Cho et al. 2020, "pow-d").
 
-  Each round draws d candidates by their numbers of examples; those of largest loss of
-  their deployed model take part. The paper averages by `weighting='uniform'`.
-
-  Args:
-    clients_per_round: S.
-    candidates: d, from S to M.
-
-  Raises:
-    UserError: unless S <= d; in the first round, unless d <= M.
+  Each round draws d = `candidates` by their numbers of examples; the S of largest loss
+  take part. The paper averages by `weighting='uniform'`. Raises `UserError` unless
+  S <= d and, in the first round, d <= M.
   """
   check(candidates >= clients_per_round, 'candidates: fewer than clients_per_round')
 
@@ -110,16 +104,10 @@ def power_of_choice(clients_per_round: Count, *, candidates: int) -> Selection:
 def available(
   clients_per_round: Index, trace: Sequence[tuple[str, float, float]]
 ) -> Selection:
-  """Selection by availability: a uniform draw of the clients that are there.
+  """Selection by availability: a uniform draw of S clients that are there (0: all).
 
-  A round without available clients changes nothing.
-
-  Args:
-    clients_per_round: S; 0, or more than are available, takes all that are.
-    trace: (name of the client, first round, last round) from 1, any number for each.
-
-  Raises:
-    UserError: in the first round, on an unknown name.
+  `trace` has (name, first round, last round) from 1, any number for each client. Rounds
+  without clients change nothing. Raises `UserError` in the first round on other names.
   """
   rows = sorted((str(name), float(first), float(last)) for name, first, last in trace)
 

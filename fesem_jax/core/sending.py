@@ -54,8 +54,7 @@ class Sends(NamedTuple):
 def chained(*sends: Sends) -> Sends:
   """One after the other, e.g. noise and then compression, whose bytes count.
 
-  Raises:
-    UserError: unless noise for privacy comes first, and once.
+  Raises `UserError` unless noise for privacy comes first, and once.
   """
   noisy = any(s.privacy is not None for s in sends[1:])
   check(not noisy, 'dp: must come first of what is chained, and once')

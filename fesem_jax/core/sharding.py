@@ -166,10 +166,9 @@ def cores() -> int:
 def setup_devices(num_devices: int = 0, group: processes.Group | None = None) -> None:
   """Creates one XLA device per CPU core; call it before any other use of JAX.
 
-  Splitting clients over one-core devices is much faster than splitting each operation
-  over all cores. On accelerators, products outside of local training have float32
-  precision, unless JAX_DEFAULT_MATMUL_PRECISION is set. Compiled programs are cached in
-  JAX_COMPILATION_CACHE_DIR, by default ~/.cache/fesem_jax.
+  Splitting clients over them is much faster than splitting each operation. Sets float32
+  precision of products on accelerators and the cache of compiled programs in
+  ~/.cache/fesem_jax, unless JAX's environment variables do.
 
   Args:
     num_devices: CPU devices of all processes together; 0 is one per core.

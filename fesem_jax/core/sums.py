@@ -39,16 +39,9 @@ def add_up(
 ) -> tuple[Any, Any]:
   """`jax.lax.fori_loop(0, count, add, (results, sums))` with sums in two levels.
 
-  About sqrt(count) terms are summed from zero before they are added to the total: a
-  million equal float32 terms sum to 1 % too much one by one, here to 0.01 %.
-
-  Args:
-    count: number of terms, at most `most`.
-    add: (i, (results, sums)) -> (results, sums), whose results do not depend on sums.
-    results: arrays to overwrite.
-    sums: arrays to add to.
-    most: required if `count` is an array.
-    fewest: terms that are summed from zero; None is the K of `ClusterSums` in `sums`.
+  About sqrt(most) terms, but not fewer than `fewest`, are summed from zero before they
+  are added to the total: a million equal float32 terms sum to 1 % too much one by one,
+  here to 0.01 %. `results` do not depend on sums. An array `count` needs `most`.
   """
   most = int(count) if most is None else most
   group = max(math.isqrt(most), fewest or _num_clusters(sums))
@@ -88,15 +81,10 @@ def or_one(weight: jax.Array) -> jax.Array:
 
 
 class ClusterSums(NamedTuple):
-  """Running sums over the rows of each cluster, minus the cluster's origin.
+  """Running sums over the rows of each cluster, minus the cluster's origin."""
 
-  Attributes:
-    params: [K, ...] sum of weight * (row - origin).
-    weight: [K] float32 sum of weights.
-  """
-
-  params: Params
-  weight: jax.Array
+  params: Params  # [K, ...] sum of weight * (row - origin)
+  weight: jax.Array  # [K] float32 sum of weights
 
 
 # Not an argument: a method's own `fold` that did not hand it on to `add_rows` would
@@ -139,14 +127,9 @@ def add_rows(
   weights: jax.Array,
   origins: Params,
 ) -> ClusterSums:
-  """Adds rows [S, ...] to the sums of their clusters.
+  """Adds finite rows [S, ...] minus their origins to the sums of clusters [S] int32.
 
-  Args:
-    sums: of K clusters.
-    stack: [S, ...] finite rows.
-    cluster: [S] int32 in 0..K-1.
-    weights: [S] float32, not negative.
-    origins: [K, ...] subtracted from the rows of each cluster; the same in every call.
+  `weights` [S] float32 are not negative; `origins` [K, ...] are the same in every call.
   """
   chex.assert_tree_shape_prefix((stack, cluster), weights.shape)
   num_rows, num_clusters = weights.shape[0], sums.weight.shape[0]
@@ -258,11 +241,7 @@ def weighted_mean(
 ) -> Params:
   """Mean [K, ...] of the rows of each cluster (Eq. 9, or Eq. 2 with weights n_i).
 
-  Args:
-    stack: [S, ...] finite rows.
-    cluster: [S] int32 in 0..K-1.
-    weights: [S] float32, not negative.
-    origins: [K, ...] a point near each cluster, its mean if its total weight is 0.
-    mesh: devices that the rows are split over, or None.
+  Arguments as in `add_rows`; `origins` are near the clusters, and the means of those
+  without weight. The `mesh` has the devices that the rows are split over, if any.
   """
   return mean_of(cluster_sums(stack, cluster, weights, origins, mesh), origins)

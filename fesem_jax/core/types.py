@@ -83,8 +83,7 @@ class Cohort:
 
   Attributes:
     ids: [S] int32 positions in the data, which a run orders by work (`cohort_of` takes
-      the user's ids); M is an empty slot. If data are split by client, device d trains
-      the d-th part of `ids`, of its own clients.
+      the user's ids); M is an empty slot. Device d trains the d-th part.
     everyone: True if `ids` is 0..M-1, which needs no gather.
     round: [] int32 round, from 0, for `LocalTraining.rate`; None outside of rounds.
     keep_clusters: [] bool whether clients keep the clusters that they start from; None

@@ -41,11 +41,7 @@ class Totals(NamedTuple):
 def measure_chunk(
   model: Model, params: Params, data: FederatedData, ids: jax.Array
 ) -> Totals:
-  """Measures C clients' own models [C, ...] on all their examples, in float32.
-
-  `data` is the split to measure on, `ids` are [C] int32. Returns `Totals` with leading
-  axis C, whole numbers in the smallest dtype that holds them.
-  """
+  """[C] `Totals` of models [C, ...] of clients `ids` [C] on all their examples."""
   sizes = data.sizes(ids)
   width = evaluation_width(data.max_examples)
 
@@ -82,7 +78,6 @@ def measure_chunk(
 
 
 def _narrowed(totals: Totals, most: int) -> Totals:
-  """Totals whose whole numbers have the smallest dtype that holds `most`."""
   dtype = np.min_scalar_type(most)
 
   def narrowed(x: jax.Array) -> jax.Array:
@@ -95,9 +90,8 @@ def _narrowed(totals: Totals, most: int) -> Totals:
 def models_of_unseen(
   used: ClientModels, exists: jax.Array, local: LocalTraining, train: FederatedData
 ) -> ClientModels:
-  """Models of clients that took no part in training.
+  """Models of new clients: the deployed ones of least loss on their examples `train`.
 
-  Each takes the deployed model with the least loss on its training examples `train`.
   `used` are a global model or centers; `exists` [M] bool is False for padding.
   """
   num_models, choices = used.num_models(), used.clusters()
@@ -118,20 +112,11 @@ def evaluate_clients(
 ) -> tuple[Totals, Totals, jax.Array]:
   """Measures every client's deployed model, as it is and fine-tuned.
 
-  Fine-tuning is local training without any penalty, with the batch size and the
-  optimizer of `local` (Section 6.1 of Long et al.). Models exist only chunk by chunk.
+  Fine-tuning is local training on `train` without any penalty, with the batch size and
+  the optimizer of `local` (Section 6.1 of Long et al.); 0 epochs leave it out.
 
-  Args:
-    used: the models that clients deploy.
-    local: how clients train.
-    train: training split, for fine-tuning.
-    test: split to measure on, of the same clients.
-    key: decides the order of examples in fine-tuning.
-    finetune_epochs: 0 leaves the models as they are.
-
-  Returns:
-    `Totals` of the deployed and of the fine-tuned models; and [M] bool, clients
-    whose fine-tuning was not finite: their fine-tuned model is the deployed one.
+  Returns `Totals` on `test` of the deployed and of the fine-tuned models; and [M] bool,
+  clients whose fine-tuning was not finite: their fine-tuned model is the deployed one.
   """
   model, used, layers = as_one_model(local.model, used)
   used = used._replace(membership=None)
@@ -178,8 +163,6 @@ def _deployed_totals(
   test: FederatedData,
   ids: jax.Array,
 ) -> Totals:
-  """`Totals` of the models `used` of clients `ids` [S], on their examples."""
-
   def body(shared, ids, personal, _, sums):
     models, test = shared
     params = personal._replace(shared=models).params(ids.shape[0])
@@ -226,13 +209,11 @@ def check_metrics(model: Model) -> None:
 
 
 def scores(totals: Totals, task: Task) -> dict[str, float]:
-  """Metrics over clients (Section 6.1.5 of Long et al.).
+  """Metrics over clients (Section 6.1.5 of Long et al.); NaN without examples.
 
-  "Micro" is over all examples, for F1 the mean of the clients' F1 by their examples.
-  "Macro" is the mean over the clients with something to measure.
-
-  Returns the columns of the task, then `micro_NAME` and `macro_NAME` of the model's
-  metrics and of its loss, and the `pooled_NAME` of the task; NaN without examples.
+  "Micro" is over all examples, for F1 the mean of the clients' F1 by their examples,
+  "macro" the mean over the clients with something to measure: of the task, of the
+  model's metrics and of its loss; then the `pooled_NAME` of the task.
   """
   client_values, micro = client_figures(totals, task), task.micro(totals.sums)
   size = np.asarray(totals.examples, np.float64)

@@ -7,13 +7,10 @@ import numpy as np
 
 
 def fairness(values: np.ndarray, higher_is_better: bool) -> dict[str, Any]:
-  """The worst tenth of the clients, the deviation over clients, and Jain's index.
+  """Fairness of a metric [M] over clients, without NaN; None where not defined.
 
-  `values` [M] are a metric of each client; NaN does not count.
-
-  Returns `clients`, how many count; `worst_decile`, the mean of the worst tenth of
-  them, rounded up; `deviation`, the standard deviation; and `jain`, the index
-  (sum x)^2 / (n sum x^2) of Jain et al. (1984). What is not defined is None.
+  `clients` that count; the mean of the `worst_decile`, rounded up; the standard
+  `deviation`; and the index (sum x)^2 / (n sum x^2) of `jain` et al. (1984).
   """
   counted = np.sort(np.asarray(values, np.float64))
   counted = counted[~np.isnan(counted)]

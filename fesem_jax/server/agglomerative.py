@@ -17,11 +17,8 @@ def agglomerate(
 ) -> jax.Array:
   """[n] int32: the first member of each item's cluster, by average linkage.
 
-  Args:
-    distances: [n, n] float32, symmetric.
-    exists: [n] bool, what to cluster.
-    num_clusters: K; merging goes on until K clusters are left.
-    threshold: it also goes on while the nearest two are no farther apart; None: never.
+  Items that exist [n] bool, at symmetric distances [n, n], merge until K clusters are
+  left, and while the nearest two are no farther apart than a threshold, if any.
   """
   pairs = exists[:, None] & exists[None] & ~jnp.eye(len(exists), dtype=bool)
   pair_distances = jnp.where(pairs, (distances + distances.T) / 2, jnp.inf)

@@ -51,8 +51,7 @@ def decide(
 ) -> Decision:
   """Detects drift, gives new models, and merges those that are alike.
 
-  `last_used` is [K] int32 as in `Decision`; `step` [] int32 is the number of the time
-  step, and `delta` the threshold.
+  `last_used` is [K] int32 as in `Decision`, and `step` [] int32 counts time steps.
   """
   num_models, exists = last_used.shape[0], clients.weights > 0
 

@@ -152,10 +152,9 @@ _ROUNDING = 1e-6
 
 
 def knee(values: np.ndarray) -> int | None:
-  """Where increasing values [n] bend the most (Kneedle, sensitivity 1); None: nowhere.
+  """Where increasing values [n] bend the most, as of kneed 0.8.5; None: nowhere.
 
-  Satopaa et al., "Finding a Kneedle in a Haystack", ICDCS Workshops 2011, as kneed
-  0.8.5 computes it.
+  Kneedle of sensitivity 1: Satopaa et al., ICDCS Workshops 2011.
   """
   count, span = len(values), np.ptp(values)
   if span <= _ROUNDING * values.max():
@@ -180,11 +179,10 @@ def knee(values: np.ndarray) -> int | None:
 def dbscan(
   points: np.ndarray, ids: np.ndarray, scaling: float = 1.0
 ) -> tuple[np.ndarray, float]:
-  """DBSCAN of points [n, P] with clusters of two at least; others are alone.
+  """[n] int DBSCAN clusters of two or more points [n, P], or one, and the radius.
 
   The radius is `scaling` times the knee of the sorted distances to nearest neighbors,
-  or the largest. Returns clusters [n] int, numbered by least of the `ids`, and the
-  radius.
+  or the largest. Clusters are numbered by least of the `ids`.
   """
   from sklearn.cluster import DBSCAN  # Slow to import.
   from sklearn.neighbors import NearestNeighbors
@@ -216,11 +214,10 @@ def by_descriptors(
   reach: np.ndarray,
   num_clusters: int,
 ) -> tuple[np.ndarray, Placing]:
-  """Clusters the clients that are counted [M] bool, and places the others.
+  """[M] int32 clusters of clients by descriptors [M, G, C], and the rule for others.
 
-  `values` are descriptors [M, G, C]; each group is scaled to the range 0 to 1. The
-  others go to the nearest centroid of the first two groups, as does who comes later.
-  Returns the cluster [M] int32 of each client, and the rule for others.
+  Groups are scaled to the range 0 to 1. Clients that are not counted [M] bool go to the
+  nearest centroid of the first two groups.
   """
   selected = np.asarray(values, np.float64)[counted]
   least = selected.min(axis=(0, 2))

@@ -16,15 +16,10 @@ from fesem_jax.training.trained import Trained
 def e_step(
   stack: Params, centers: Params, mesh: Mesh | None = None
 ) -> tuple[jax.Array, jax.Array]:
-  """Assigns each client to its nearest center (Eq. 8).
+  """Assigns each client [S, ...] to its nearest center [K, ...] (Eq. 8).
 
-  Args:
-    stack: [S, ...] client models.
-    centers: [K, ...].
-    mesh: devices that the stack is split over; None if it is whole here.
-
-  Returns:
-    [S] int32 in 0..K-1, of equal ones the smallest, and the squared distances [S].
+  Returns [S] int32, of equal centers the first, and the squared distances [S]. The
+  `mesh` has the devices that the stack is split over; None if it is whole here.
   """
   chex.assert_trees_all_equal_structs(stack, centers)
   distances = _center_distances(stack, centers, mesh)
@@ -45,14 +40,9 @@ def m_step(
   centers: Params,
   mesh: Mesh | None = None,
 ) -> Params:
-  """The mean of each center's clients (Eq. 9), [K, ...].
+  """The mean [K, ...] of each center's clients (Eq. 9); without clients, the old one.
 
-  Args:
-    stack: [S, ...] client models.
-    assignment: [S] int32.
-    weights: [S] float32; all 1 in the paper.
-    centers: [K, ...] old centers; one without clients stays where it is.
-    mesh: see `e_step`.
+  `assignment` is [S] int32, `weights` are [S] float32, all 1 in the paper.
   """
   return sums.weighted_mean(stack, assignment, weights, centers, mesh)
 
@@ -66,12 +56,7 @@ def objective(
 ) -> jax.Array:
   """Eq. 6: mean squared distance of clients to their centers, [] float32.
 
-  Args:
-    stack: [S, ...] client models.
-    centers: [K, ...].
-    assignment: [S] int32.
-    weights: [S] float32; all 1 in the paper, 0 for clients that do not count.
-    mesh: see `e_step`.
+  Arguments as in `m_step`; clients of weight 0 do not count.
   """
   distances = _center_distances(stack, centers, mesh)
   client_distances = jnp.take_along_axis(distances, assignment[:, None], axis=1)[:, 0]

@@ -24,14 +24,11 @@ _ROUNDING = 1e-5
 class Layer(NamedTuple):
   """A convolution or dense layer, and what normalizes its units."""
 
-  # Name of the layer that holds the kernel. The kernel's last axis are the units; its
-  # inputs repeat the units of the layer before in blocks: a window's pixels, or an
-  # image's.
+  # Of the kernel, whose last axis are the units; its inputs repeat those of the layer
+  # before in blocks: a window's pixels, or an image's.
   name: str
   norm: str  # name of its GroupNorm, '' without one
-  # Groups of the GroupNorm, 1 without one. Units of one group share a mean and a
-  # variance: only as whole groups, and within their group, may they change places.
-  groups: int
+  groups: int  # of the GroupNorm, 1 without one; units stay together with their group
 
 
 def layers_of(model: Model) -> tuple[Layer, ...]:

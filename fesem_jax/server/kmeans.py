@@ -14,8 +14,8 @@ from fesem_jax.core.sampling import first_at_random
 from fesem_jax.core.types import Params
 from fesem_jax.server.em import e_step, m_step, mean_distance
 
-# The restarts run on inner products between so many clients, at least: 256^2
-# products of models cost less than a local epoch, 4096^2 would cost far more.
+# The restarts compare so many clients, at least: 256^2 products of models cost less
+# than a local epoch.
 GRAM_CLIENTS = 256
 GRAM_CLIENTS_PER_CLUSTER = 32
 MAX_ITERATIONS = 100
@@ -50,24 +50,20 @@ def kmeans(
 ) -> KMeans:
   """K-means over client models; the best of several restarts (Section 6.1.4).
 
-  Every center of Lloyd's algorithm is a weighted sum of clients: all restarts run at
-  once on the inner products of clients, or of a random sample of them. The best is then
-  iterated on all clients until none moves.
+  All restarts run at once on inner products of clients, or of a random sample of them,
+  as every center is a weighted sum of clients. The best is iterated on all clients.
 
   Args:
     key: decides the seeds.
     stack: [M, ...] client models.
-    weights: [M] bool or float32 of clients in means and in Eq. 6; 0 leaves one out.
+    weights: [M] bool or float32 in means and in Eq. 6; 0 only assigns a client.
     num_clusters: K.
-    client_ids: [M] int32, which make the seeds independent of the order of clients.
+    client_ids: [M] int32, by which seeds are drawn.
     restarts: runs from different seeds.
     seeding: 'random' takes K distinct clients, as the paper; 'plusplus' is k-means++.
     trim: share of each cluster, the clients farthest from its center, that its
       mean and Eq. 6 leave out (trimmed k-means, Ghosh et al. 2019).
-    mesh: devices that the stack is split over; None if it is whole here.
-
-  Returns:
-    `KMeans`; clients left out are assigned to the nearest center too.
+    mesh: see `e_step`.
   """
   exists, weights = weights > 0, weights.astype(jnp.float32)
   chex.assert_tree_shape_prefix((stack, client_ids), exists.shape)

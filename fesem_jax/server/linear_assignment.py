@@ -12,11 +12,9 @@ _LARGEST = 1e30
 
 
 def solve(cost: jax.Array) -> jax.Array:
-  """[n] int32 column of each row of `cost` [n, n] such that the sum of costs is least.
-
-  Each column goes to the row that it suits best, if it is free; the rows left look for
-  shortest augmenting paths one by one (Jonker and Volgenant, 1987).
-  """
+  """[n] int32 column of each row of `cost` [n, n] whose sum of costs is least."""
+  # Columns go to the rows that they suit best, if free; the rows left look for shortest
+  # augmenting paths one by one (Jonker and Volgenant, 1987).
   cost = jnp.nan_to_num(cost, nan=_LARGEST).clip(-_LARGEST, _LARGEST)
   rows = jnp.arange(cost.shape[0], dtype=jnp.int32)
   is_identity = (jnp.diagonal(cost) <= cost.min(axis=1)).all()

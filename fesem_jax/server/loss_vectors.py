@@ -23,7 +23,7 @@ def clusters_by_loss(
 ) -> jax.Array:
   """[S] int32 model of each client: clusters of loss vectors, matched to the models.
 
-  Clients that drop out, or whose losses are not finite, get the model of least loss.
+  Those that drop out, or have losses that are not finite, get the model of least loss.
   """
   losses = cohort_losses(local, models, data, cohort)
   arrived = local.arrived(key, data, cohort.ids)

@@ -25,11 +25,8 @@ _BATCH = 16
 
 
 def separations(layers: Sequence[Layer], references: Params) -> tuple[jax.Array, ...]:
-  """[K, U] float32 of each hidden layer: at most a unit's distance to the next one.
-
-  A model whose units are all closer to their own places than half of it needs no
-  matching.
-  """
+  """[K, U] float32 of each hidden layer: at most a unit's distance to the next one."""
+  # A model whose units are closer to their places than half of it needs no matching.
 
   def separation(reference: Params) -> list[jax.Array]:
     hidden = [hidden_units.incoming(layer, reference, None) for layer in layers[:-1]]
@@ -66,9 +63,8 @@ def nearest(
 ) -> tuple[jax.Array, jax.Array, Params]:
   """Nearest center [S] int32, squared distance [S], and models in its order."""
   if separation is None and jax.tree.leaves(stack)[0].shape[0] > 1:
-    separation = separations(
-      layers, centers
-    )  # For one model, no less work than matching.
+    # For one model, no less work than matching.
+    separation = separations(layers, centers)
 
   def assign(model):
     def match_center(center):

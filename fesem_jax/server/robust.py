@@ -89,12 +89,7 @@ def bounded_mean(
   origins: Params,
   mesh: Mesh | None = None,
 ) -> Params:
-  """Mean of each cluster's changes from its origin, none longer than a bound.
-
-    c_k <- c_k + mean_i (w_i - c_k) min(1, bound / |w_i - c_k|)
-
-  The bound is an L2 length; 0 is the median length of the cluster's changes.
-  """
+  """c_k <- c_k + mean_i (w_i - c_k) min(1, bound / |w_i - c_k|); 0: median length."""
   num_clusters = jax.tree.leaves(origins)[0].shape[0]
 
   def distances(stack, cluster, origins):
@@ -122,12 +117,10 @@ def krum(
   origins: Params,
   mesh: Mesh | None = None,
 ) -> Params:
-  """The model of each cluster that lies closest to its nearest others.
+  """Mean of the `models` of each cluster closest to others (Blanchard et al., 2017).
 
-  Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient
-  Descent", NeurIPS 2017. Of n models, f = floor(beta n) bad, the score of one is the
-  sum of its squared distances to the n - f - 2 nearest others. With `models` above 1,
-  the center is the mean of so many of least score (multi-Krum).
+  Of n models, f = floor(beta n) bad, the score of one is the sum of its squared
+  distances to the n - f - 2 nearest others; the least scores count.
   """
   num_rows = cluster.shape[0]
   # Of models themselves, which lie close together, the expansion has no digits.

@@ -18,9 +18,7 @@ def clusters_of_best_number(
 ) -> jax.Array:
   """[S] int32: k-means of vectors [S, N], with the K of best silhouette score.
 
-  Ward's clustering is cut at K = 2 .. `max_clusters`; a larger K is taken if its score
-  is more than `TOLERANCE` times that of the choice before. K-means starts from its
-  clusters.
+  It starts from Ward's clusters for K = 2 .. `max_clusters`; see `TOLERANCE`.
   """
   order = jnp.argsort(client_ids)  # What comes first of equal distances decides.
   vectors, exists = vectors[order], exists[order]

@@ -29,13 +29,8 @@ def merge_similar(
   Two clusters are similar if the cosine of their means is at least the threshold. All
   that hang together are merged at once, and the largest one's number stays.
 
-  Args:
-    products: [M, M] float32 inner products of what describes clients.
-    old: [M] int32 clusters so far; K of clients in none.
-    new: [M] bool, clients of none that begin as clusters of one.
-    client_ids: [M] int32, so that the order of clients does not matter.
-    num_clusters: K.
-    threshold: tau.
+  `products` are [M, M] float32 of what describes clients, `old` [M] int32 clusters, K
+  for none, and `new` [M] bool clients of none that begin as clusters of one.
   """
   count = len(old)
   rank = jnp.argsort(jnp.argsort(client_ids)).astype(jnp.int32)
@@ -91,19 +86,14 @@ def _numbered(
   number, has_number = overlap.argmax(axis=0), overlap.max(axis=0) > 0
   is_cluster = (label[:, None] == nodes[None]).any(axis=0)
   is_fresh = is_cluster & ~has_number
-  used = (
-    jnp.zeros(num_clusters, bool)
-    .at[jnp.where(has_number, number, num_clusters)]
-    .set(True, mode='drop')
-  )
+  none = jnp.zeros(num_clusters, bool)
+  old_number = jnp.where(has_number, number, num_clusters)
+  used = none.at[old_number].set(True, mode='drop')
   free = jnp.where(used, num_clusters, jnp.arange(num_clusters)).sort()
   place = jnp.cumsum(is_fresh) - 1
   new_number = free.at[place].get(mode='fill', fill_value=num_clusters)
   number = jnp.where(is_fresh, new_number, number)
-  fresh = (
-    jnp.zeros(num_clusters, bool)
-    .at[jnp.where(is_fresh, new_number, num_clusters)]
-    .set(True, mode='drop')
-  )
+  fresh_number = jnp.where(is_fresh, new_number, num_clusters)
+  fresh = none.at[fresh_number].set(True, mode='drop')
   assignment = jnp.append(number, num_clusters)[label].astype(jnp.int32)
   return Merged(assignment, fresh, is_cluster.sum())

@@ -22,10 +22,9 @@ _RANK = 3e-3
 def principal_vectors(
   local: LocalTraining, data: FederatedData, cohort: Cohort, count: int
 ) -> jax.Array:
-  """[S, L, p, F] float32: first left singular vectors of the examples of each label.
+  """[S, L, p, F] float32: first p = `count` left singular vectors of each label.
 
-  The columns of a label's matrix are its examples; p is `count`. Vectors are 0 where
-  there are fewer.
+  The columns of its matrix are examples. Vectors are 0 where there are fewer.
   """
 
   def body(data, ids, rows, _, sums):
@@ -57,11 +56,9 @@ def principal_vectors(
 def label_vectors(
   x: jax.Array, y: jax.Array, exists: jax.Array, num_labels: int, count: int
 ) -> jax.Array:
-  """`principal_vectors` of one client, [L, p, F].
-
-  One decomposition does for all labels: products across labels are 0, and a factor for
-  each label keeps equal values of two labels apart.
-  """
+  """`principal_vectors` of one client, [L, p, F]."""
+  # One decomposition for all labels: products across labels are 0, and a factor keeps
+  # equal values of two labels apart.
   x = jnp.where(exists[:, None], x, 0.0)
   labels = jax.nn.one_hot(y, num_labels).T * exists[None]  # [L, N]
   gram = jnp.matmul(x, x.T, precision=_HIGHEST) * (1 + y / num_labels)[None]

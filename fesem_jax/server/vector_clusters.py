@@ -20,10 +20,7 @@ def clusters_of_vectors(
   client_ids: jax.Array,
   num_clusters: int,
 ) -> jax.Array:
-  """[S] int32: k-means of vectors [S, N], seeded by k-means++.
-
-  With fewer clients than K, each is a cluster. Those that do not exist get any.
-  """
+  """[S] int32: k-means of vectors [S, N]; fewer clients than K have a cluster each."""
   num_clients = vectors.shape[0]
   lacking = max(0, num_clusters - num_clients)
   result = kmeans(
@@ -49,10 +46,7 @@ def match_clusters(
 def numbered_by_clients(
   cluster: jax.Array, exists: jax.Array, client_ids: jax.Array, num_clusters: int
 ) -> jax.Array:
-  """[S] int32: clusters numbered 0, 1, ... by the smallest id of their clients.
-
-  The numbers then depend neither on the order of clients nor on the seeds of k-means.
-  """
+  """[S] int32: clusters numbered 0, 1, ... by the smallest id of their clients."""
   last = jnp.iinfo(jnp.int32).max
   ids = jnp.where(exists, client_ids, last)
   first = jnp.full(num_clusters, last).at[cluster].min(ids)
@@ -62,10 +56,9 @@ def numbered_by_clients(
 def add_to_means(
   means: Params, counts: jax.Array, gradients: Params, arrived: jax.Array, k: jax.Array
 ) -> tuple[Params, jax.Array]:
-  """Running means [M, K, ...] and counts [M, K] of clients, with a gradient at model k.
+  """Running means [M, K, ...] and counts [M, K], with gradients [M, ...] at model k.
 
-  Gradients are [M, ...]; one that is 0, not finite, or of a client that has not arrived
-  [M] bool, does not count.
+  One that is 0, not finite, or has not arrived [M] bool does not count.
   """
   zeros = jax.tree.map(lambda g: jnp.zeros_like(g[:1]), gradients)
   squared = tree.row_distances(gradients, zeros)
@@ -90,8 +83,7 @@ def clusters_of_gradients(
 ) -> jax.Array:
   """[M] int32: k-means of mean gradients [M, K, ...], projected on K dimensions.
 
-  Clusters are numbered such that as few clients as possible leave their `old` [M] one.
-  Clients without a gradient (`counts` [M, K] int32) stay where they are.
+  As few clients as possible leave their `old` [M] cluster, and none without a gradient.
   """
   num_clusters = counts.shape[1]
   products, exists = sharding.on_all_devices(
@@ -105,11 +97,9 @@ def clusters_of_gradients(
 
 
 def leading_coordinates(products: jax.Array, count: int) -> jax.Array:
-  """[M, K] float32 coordinates of M vectors along their first K left singular vectors.
-
-  With G = U S V^T, whose columns are the vectors, U_K^T G = S_K V_K^T follows from the
-  inner products G^T G [M, M] alone. `count` is K, at most M.
-  """
+  """[M, K] float32 coordinates of M vectors along K left singular vectors."""
+  # With G = U S V^T, whose columns are the vectors, U_K^T G = S_K V_K^T follows from
+  # the inner products G^T G [M, M] alone.
   values, vectors = jnp.linalg.eigh(products)
   lengths = jnp.sqrt(jnp.maximum(values[-count:], 0.0))
   return vectors[:, -count:] * lengths[None]
@@ -125,9 +115,8 @@ def clusters_of_directions(
 ) -> tuple[jax.Array, jax.Array]:
   """K-means of the cosines of updates with their first K left singular vectors.
 
-  Euclidean distances of these cosines are FedGroup's measure EDC, but for a factor.
-  Returns [S] int32 clusters, numbered by the smallest ids of their clients, and [S]
-  bool, who is in one: not who does not exist or has an update of length 0.
+  Their distances are FedGroup's EDC, but for a factor. Returns [S] int32 clusters and
+  [S] bool, who is in one: not who does not exist or has an update of length 0.
   """
   products, exists = sharding.on_all_devices(
     (inner_products(updates, mesh), exists), mesh
@@ -149,6 +138,5 @@ def nearest_direction(
   has_length = cosines(directions, directions).diagonal() > 0
   similarity = jnp.where(has_length[None], cosines(vectors, directions), -jnp.inf)
   is_close = similarity.max(axis=1) >= least
-  return jnp.where(is_close, similarity.argmax(axis=1), len(has_length)).astype(
-    jnp.int32
-  )
+  nearest = jnp.where(is_close, similarity.argmax(axis=1), len(has_length))
+  return nearest.astype(jnp.int32)

@@ -49,11 +49,7 @@ def _num_measured(counts: Counts) -> np.ndarray:
 
 
 def _client_metrics(counts: Counts) -> dict[str, np.ndarray]:
-  """Each client's accuracy and F1.
-
-  F1 is scikit-learn's `f1_score(average='macro', zero_division=0)` over the labels that
-  occur among the client's true or predicted ones.
-  """
+  """Accuracy, and `f1_score(average='macro', zero_division=0)` of labels that occur."""
   # Of some clients at a time: of all, [M, L] float64 would take gigabytes.
   blocks = [
     _block_metrics(Counts(*(np.asarray(c[i : i + _BLOCK], np.float64) for c in counts)))

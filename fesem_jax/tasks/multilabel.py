@@ -20,8 +20,6 @@ from fesem_jax.utils.errors import warn_once
 # differ by 6 % from _LEAST up to _MOST, to which larger ones are cut.
 _BINS, _LEAST, _MOST = 512, 0.01, 1e4
 _TIED = 0.2  # Share of the pairs of a label that are taken for ties, at most.
-_ROUGH = 0.005  # Standard error of the mean AUC of clients by ties, at most.
-_ROUGH_AUC = 'AUC is rough: it ties logits within 6 %; compute it in a callback'
 _BLOCK = 2**10  # Clients whose figures are computed at once.
 
 
@@ -66,7 +64,7 @@ def _measure(
 
 
 def _figures(counts: LabelCounts) -> dict[str, np.ndarray]:
-  """Metrics [M] from float64 counts of M clients, as scikit-learn defines them.
+  """[M] metrics of scikit-learn from float64 counts of M clients.
 
   Macro F1 is over the labels that occur, AUC over those that only some examples have.
   """
@@ -104,7 +102,6 @@ def _micro(counts: LabelCounts) -> dict[str, float]:
   whole = (np.asarray(c).sum(axis=0, dtype=np.float64, keepdims=True) for c in counts)
   summed = LabelCounts(*whole)
   _warn_of_ties(summed.logits[0])
-  _warn_of_few(counts)
   return {name: float(values[0]) for name, values in _figures(summed).items()}
 
 
@@ -114,33 +111,7 @@ def _warn_of_ties(counts: np.ndarray) -> None:
   pairs = positive.sum(axis=1) * negative.sum(axis=1)
   share = (positive * negative).sum(axis=1) / np.where(pairs > 0, pairs, 1)
   if share.max() > _TIED:
-    warn_once(_ROUGH_AUC)
-
-
-def _warn_of_few(counts: LabelCounts) -> None:
-  """Says once that ties make the mean AUC of clients rough, as they have few pairs.
-
-  In an unknown order of the p and n examples of a tie, the pairs in order have the
-  variance p n (p + n + 1) / 12, as in the test of Mann and Whitney.
-  """
-  size, positive = (np.asarray(x, np.float64) for x in (counts.examples, counts.actual))
-  pairs = positive * (size[:, None] - positive)
-  labels = (pairs > 0).sum(axis=1)
-  most = _ROUGH * np.count_nonzero(labels)
-
-  def error(tied_pairs: np.ndarray) -> float:
-    label_errors = tied_pairs / np.where(pairs > 0, pairs, 1) ** 2
-    return math.sqrt((label_errors.sum(axis=1) / np.maximum(labels, 1) ** 2).sum())
-
-  if error(pairs * (size[:, None] + 1) / 12) <= most:  # If all were one tie.
-    return
-  tied_pairs = np.empty_like(pairs)
-  for first in range(0, len(pairs), _BLOCK):
-    block = slice(first, first + _BLOCK)
-    lacks, has = np.moveaxis(np.asarray(counts.logits[block], np.float64), 2, 0)
-    tied_pairs[block] = (has * lacks * (has + lacks + 1)).sum(axis=2) / 12
-  if error(tied_pairs) > most:
-    warn_once(f'macro {_ROUGH_AUC}')
+    warn_once('AUC is rough: it ties logits within 6 %; compute it in a callback')
 
 
 def _mix(logits: jax.Array, log_weights: jax.Array) -> jax.Array:

@@ -53,10 +53,9 @@ def _add(a: Errors, b: Errors) -> Errors:
 def _figures(
   count: np.ndarray, squared: np.ndarray, mean: np.ndarray, scatter: np.ndarray
 ) -> dict[str, np.ndarray]:
-  """RMSE, R2 and mean squared error from sums [..., D] over `count` [...] examples.
+  """RMSE of all targets, R2 and mean squared error from sums [..., D].
 
-  RMSE is of all targets together. R2 is scikit-learn's `r2_score`, also for a single
-  example: where all targets are equal it is 1 without errors and 0 with any.
+  R2 is scikit-learn's `r2_score`; of equal targets it is 1 without errors, else 0.
   """
   # Equal targets scatter by what float32 rounds off their mean.
   rounding = count[..., None] * np.square(4 * np.finfo(np.float32).eps * mean)

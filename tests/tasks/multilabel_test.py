@@ -14,7 +14,7 @@ import fesem_jax as fj
 from fesem_jax import algorithms, models
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.tasks import MULTILABEL, multilabel
-from fesem_jax.utils.errors import UserError, warn_once
+from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.nights import rest_by_night
 from tests.support.runs import simulate
@@ -96,23 +96,6 @@ def test_logits_that_are_too_close_together_for_auc_are_told_of(caplog):
   assert not caplog.messages
   MULTILABEL.micro(counts_of(0.05 * logits - 4, y))
   assert 'AUC is rough' in caplog.text
-
-
-def test_a_mean_auc_of_clients_that_ties_make_rough_is_told_of(caplog):
-  y = np.tile(np.array([[1], [0], [0], [0]], np.int32), (8, 1, 1))
-  logits = np.tile(np.float32([[-2.04], [-2.0], [-1.0], [-3.0]]), (8, 1, 1))
-  exact = np.mean([roc_auc_score(*pair) for pair in zip(y, logits, strict=True)])
-  one = jax.vmap(lambda logits, y: MULTILABEL.measure(logits, y, jnp.ones(4), 1))
-  few = jax.tree.map(np.asarray, one(logits, y))
-  assert MULTILABEL.by_client(few)['auc'].mean() == exact + 1 / 6
-  MULTILABEL.micro(few)
-  assert caplog.messages[-1].startswith('macro AUC is rough')
-  warn_once.cache_clear()
-  caplog.clear()
-  # Of many clients such differences cancel out; logits far apart have none.
-  MULTILABEL.micro(jax.tree.map(lambda x: np.repeat(x, 200, axis=0), few))
-  MULTILABEL.micro(jax.tree.map(np.asarray, one(logits + 2.5 * y, y)))
-  assert 'macro' not in caplog.text
 
 
 def test_clients_without_examples_or_with_one_class_have_no_auc():
