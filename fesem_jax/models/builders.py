@@ -21,7 +21,7 @@ from fesem_jax.models.networks import (
 from fesem_jax.models.recurrent import Recurrent
 from fesem_jax.models.transformer import Transformer
 from fesem_jax.tasks import CLASSIFICATION, SEQUENCE, TASKS
-from fesem_jax.utils.array_checks import has_channels_first
+from fesem_jax.tasks.targets import has_channels_first
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.expressions import parse
 from fesem_jax.utils.ranges import Count, check_choice

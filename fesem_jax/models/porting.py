@@ -8,7 +8,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fesem_jax.core.types import Model, Params
-from fesem_jax.utils import array_checks
+from fesem_jax.tasks.targets import finite_float32
 from fesem_jax.utils.errors import check
 
 # Parameter -> name in PyTorch, in its order.
@@ -47,7 +47,7 @@ def from_state_dict(model: Model, state: Mapping[str, np.ndarray]) -> Params:
     part, _, number = part.partition('_l')  # Of a recurrent layer.
     if part != 'num_batches_tracked':
       arrays = modules.setdefault(f'{module} {number}'.strip(), {})
-      arrays[part] = array_checks.weights(x, name)
+      arrays[part] = finite_float32(x, name)
   layers = _layers(model)
   params: dict[tuple[str, ...], np.ndarray] = {}
   channels = 1  # Of the last convolution, if a dense layer reads it next.

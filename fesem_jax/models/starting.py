@@ -14,7 +14,7 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.offloading import as_arrays
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.model_checks import check_parameters
-from fesem_jax.utils import array_checks
+from fesem_jax.tasks.targets import finite_float32
 from fesem_jax.utils.errors import check
 
 
@@ -56,7 +56,7 @@ def start_from(
     check(
       fits, f'{source}: {path} has shape {array.shape}; the model has {shape.shape}'
     )
-    arrays[path] = jnp.asarray(array_checks.weights(array, f'{path} in {source}'))
+    arrays[path] = jnp.asarray(finite_float32(array, f'{path} in {source}'))
 
   def init(key: jax.Array) -> Params:
     return unflatten_dict(flatten_dict(model.init(key), sep='/') | arrays, sep='/')

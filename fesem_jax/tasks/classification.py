@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fesem_jax.tasks.targets import labels
 from fesem_jax.tasks.task import Figure, Task, add, softmax
-from fesem_jax.utils import array_checks
 
 
 def cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
@@ -102,7 +102,7 @@ CLASSIFICATION = Task(
     Figure('accuracy', 'accuracy', 'acc', percent=True, higher_is_better=True),
     Figure('f1', 'F1', 'F1', percent=True, higher_is_better=True),
   ),
-  targets=array_checks.labels,
+  targets=labels,
   target_dtype=np.int32,
   outputs='classes',
   has_classes=True,

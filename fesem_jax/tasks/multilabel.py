@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fesem_jax.tasks.targets import label_sets
 from fesem_jax.tasks.task import Figure, Task, add
-from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import warn_once
 
 # AUC is that of logits that are rounded to _BINS values, which can be counted; those of
@@ -136,7 +136,7 @@ MULTILABEL = Task(
   name='multilabel',
   loss=binary_cross_entropy,
   figures=(_EXACT, _F1_MICRO, _F1_MACRO, _AUC),
-  targets=array_checks.label_sets,
+  targets=label_sets,
   target_dtype=np.int32,
   outputs='labels',
   has_classes=False,

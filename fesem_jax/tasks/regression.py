@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fesem_jax.tasks.targets import targets
 from fesem_jax.tasks.task import Figure, Task
-from fesem_jax.utils import array_checks
 
 
 def squared_error(outputs: jax.Array, y: jax.Array) -> jax.Array:
@@ -103,7 +103,7 @@ REGRESSION = Task(
   name='regression',
   loss=squared_error,
   figures=(_RMSE, _R2, _LOSS),
-  targets=array_checks.targets,
+  targets=targets,
   target_dtype=np.float32,
   outputs='targets',
   has_classes=False,

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fesem_jax.tasks.targets import tokens
 from fesem_jax.tasks.task import Figure, Task, add, softmax
-from fesem_jax.utils import array_checks
 
 # In place of a token that is not to be predicted, e.g. behind the end of a sequence.
 NO_TOKEN = -1
@@ -78,7 +78,7 @@ SEQUENCE = Task(
       'perplexity', 'perplexity', 'perplexity', percent=False, higher_is_better=False
     ),
   ),
-  targets=array_checks.tokens,
+  targets=tokens,
   target_dtype=np.int32,
   outputs='tokens',
   has_classes=True,

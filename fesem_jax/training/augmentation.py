@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.utils.array_checks import has_channels_first
+from fesem_jax.tasks.targets import has_channels_first
 from fesem_jax.utils.errors import check
 
 FORMS = 'crop:PADDING and flip'

@@ -1,4 +1,4 @@
-"""Checked conversions of targets and weights to arrays."""
+"""Checked conversions to arrays; `where` names the argument in errors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,7 @@ MAX_CLASSES = 2**20
 
 
 def labels(y: Any, where: str, num_classes: int | None) -> np.ndarray:
-  """Labels of a classifier: [N] int32 in 0..L-1, where L is `num_classes` if known.
-
-  `where` is the file or argument in the `UserError` for anything else.
-  """
+  """Labels of a classifier: [N] int32 in 0..L-1, where L is `num_classes` if known."""
   return _whole(y, where, 'labels', 1, 0, num_classes)
 
 
@@ -27,7 +24,6 @@ def tokens(y: Any, where: str, num_tokens: int | None) -> np.ndarray:
 def _whole(
   y: Any, where: str, what: str, ndim: int, least: int, count: int | None
 ) -> np.ndarray:
-  """Whole numbers from `least` to below `count`, as int32."""
   numbers = _numbers(y, where)
   most, limit = numbers.max(initial=0), count or MAX_CLASSES
   whole = numbers.ndim == ndim and (numbers == np.round(numbers)).all()
@@ -39,7 +35,7 @@ def _whole(
 
 def targets(y: Any, where: str, num_targets: int | None) -> np.ndarray:
   """Targets of a regression: [N, D] float32, of [N] or [N, D] finite numbers."""
-  return weights(_columns(y, where, num_targets), where)
+  return finite_float32(_columns(y, where, num_targets), where)
 
 
 def label_sets(y: Any, where: str, num_labels: int | None) -> np.ndarray:
@@ -51,7 +47,6 @@ def label_sets(y: Any, where: str, num_labels: int | None) -> np.ndarray:
 
 
 def _columns(y: Any, where: str, count: int | None) -> np.ndarray:
-  """[N, D] numbers, where D is `count` if it is known."""
   rows = _numbers(y, where)
   rows = rows[:, None] if rows.ndim == 1 else rows
   right = rows.ndim == 2 and 0 < rows.shape[1] == (count or rows.shape[1])
@@ -60,13 +55,12 @@ def _columns(y: Any, where: str, count: int | None) -> np.ndarray:
 
 
 def _numbers(values: Any, where: str) -> np.ndarray:
-  """Values as float64."""
   array = np.asarray(values)
   check(not array.size or array.dtype.kind in 'biuf', f'{where}: must be numbers')
   return array.astype(np.float64)
 
 
-def weights(x: Any, where: str) -> np.ndarray:
+def finite_float32(x: Any, where: str) -> np.ndarray:
   """Numbers as float32; raises `UserError` unless all values are finite."""
   with np.errstate(over='ignore'):
     floats = np.asarray(x).astype(np.float32)
