@@ -78,7 +78,6 @@ _RULES: dict[str, Callable[..., Aggregate | None]] = {
   'norm_bound': checked(_bounded),
   'krum': checked(_krum),
 }
-AGGREGATIONS = tuple(_RULES)
 
 
 def bounded_mean(

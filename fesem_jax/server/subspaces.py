@@ -1,6 +1,6 @@
 """Subspaces that clients' examples span, and the angles between them (PACFL)."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,6 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
 
 Proximity = Literal['smallest_angle', 'sum_of_angles', 'entries']
-PROXIMITIES = get_args(Proximity)
 
 _HIGHEST = jax.lax.Precision.HIGHEST
 

@@ -1,6 +1,7 @@
 """PACFL against float64, and the clusters that it finds."""
 
 import dataclasses
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def planted(seed=0, noise=0.2, labels=3):
   return FederatedData.from_arrays(x, y, SIZES, num_classes=3, info=info)
 
 
-@pytest.mark.parametrize('rule', subspaces.PROXIMITIES)
+@pytest.mark.parametrize('rule', get_args(subspaces.Proximity))
 def test_recovers_planted_clusters_before_training(rule):
   data, local = planted(), helpers.local(shape=SHAPE, hidden=())
   algorithm = algorithms.build('pacfl', local, num_vectors=1, proximity=rule)

@@ -36,27 +36,6 @@ def test_knees_of_small_curves(values, knee):
   assert descriptors.knee(7 + 2 * np.array(values, float)) == knee
 
 
-def test_knees_are_those_of_the_library_of_the_authors():
-  kneed = pytest.importorskip('kneed')
-  if kneed.__version__ != '0.8.5':
-    pytest.skip('Later releases find other knees behind valleys.')
-  rng = np.random.default_rng(0)
-  for _ in range(500):
-    drawn = rng.random(rng.integers(2, 60)) ** rng.integers(1, 4)
-    values = np.sort(drawn)
-    found = kneed.KneeLocator(range(len(values)), values, curve='convex')
-    assert descriptors.knee(values) == found.elbow, values.tolist()
-
-
-def test_values_that_differ_by_rounding_have_no_knee():
-  bent = np.array([0.0, 0.0, 1.0, 3.0, 8.0, 10.0])
-  assert descriptors.knee(1 + 1e-8 * bent) is None
-  assert descriptors.knee(1 + 1e-6 * bent) == 2
-  # However large they are.
-  assert descriptors.knee(1e3 * (1 + 1e-8 * bent)) is None
-  assert descriptors.knee(2.0**-10 * (1 + 2.0**-18 * bent)) == 2
-
-
 def test_equal_points_are_one_cluster():
   with np.errstate(all='raise'):
     own, radius = descriptors.dbscan(np.full((4, 2), 3.0), np.arange(4))

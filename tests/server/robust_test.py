@@ -93,7 +93,7 @@ def test_rules_match_float64_references(name, devices, clients, found):
 
 
 def test_references_are_of_all_rules():
-  assert {name.split('(')[0] for name in RULES} == set(robust.AGGREGATIONS)
+  assert {name.split('(')[0] for name in RULES} == set(robust._RULES)
 
 
 def test_numbers_of_aggregations_have_defaults():

@@ -1,5 +1,7 @@
 """Subspaces of clients and angles between them, against float64 and by hand."""
 
+from typing import get_args
+
 import jax
 import numpy as np
 import pytest
@@ -81,7 +83,7 @@ def wanted_angle(u, v, rule):
   return np.degrees(np.arccos(np.diag(cosines)))[either].sum()
 
 
-@pytest.mark.parametrize('rule', subspaces.PROXIMITIES)
+@pytest.mark.parametrize('rule', get_args(subspaces.Proximity))
 def test_angles_of_two_clients_to_three_others(rule):
   rng = np.random.default_rng(1)
   u, v = (rng.normal(size=(n, 2, 2, 9)).astype(np.float32) for n in (2, 3))
