@@ -61,22 +61,16 @@ def by_weights(names: str = 'all', statistics: Sequence[str] = ()) -> ModelCompa
       params = parameter_names.split(params, statistics)[0]
     return params
 
-  def prepare(centers):
-    return centers
-
   def nearest(stack, centers, mesh: Mesh | None = None):
     return *em.e_step(part(stack), centers, mesh), stack
 
   partial = names != 'all' or bool(statistics)
-  return ModelComparison(partial, part, None, prepare, nearest)
+  return ModelComparison(partial, part, None, lambda centers: centers, nearest)
 
 
 def by_matching(model: Model) -> ModelComparison:
   """Compares and averages models with their hidden units matched (Section 5.1)."""
   layers = hidden_units.layers_of(model)
-
-  def part(params):
-    return params
 
   def align(stack, references, mesh):
     def on_device(stack, references):
@@ -93,7 +87,7 @@ def by_matching(model: Model) -> ModelComparison:
 
     return per_device(on_device, mesh, 1)(stack, prepared)[0]
 
-  return ModelComparison(False, part, align, prepare, nearest)
+  return ModelComparison(False, lambda params: params, align, prepare, nearest)
 
 
 def build(cluster_on: str, model: Model) -> ModelComparison:

@@ -35,17 +35,6 @@ class Decision(NamedTuple):
   last_used: jax.Array  # [K] int32 last time step of each model; -1: not in use
 
 
-class Choice(NamedTuple):
-  """The best of the models in use for each client."""
-
-  best: jax.Array  # [M] int32 model of least loss
-  # [M] float32 that loss; the one of the step before where none was sent.
-  loss: jax.Array
-  drifted: jax.Array  # [M] bool, clients whose least loss has risen by more than delta
-  # [M] bool, clients on whose examples their own model's loss has not risen so.
-  stays: jax.Array
-
-
 def decide(
   clients: Clients, last_used: jax.Array, step: jax.Array, delta: float | jax.Array
 ) -> Decision:
@@ -58,14 +47,14 @@ def decide(
   def clients_of(models: jax.Array, which: jax.Array) -> jax.Array:
     return jax.nn.one_hot(models, num_models) * which[:, None]
 
-  choice = choose(clients, delta)
-  taken = clients_of(choice.best, exists).any(axis=0)
-  new = free_models(choice.drifted, last_used, taken, clients.ids)
+  best, loss, drifted, stays = choose(clients, delta)
+  taken = clients_of(best, exists).any(axis=0)
+  new = free_models(drifted, last_used, taken, clients.ids)
   begins = new < num_models
   new_members = clients_of(new, begins).any(axis=0)
 
-  chosen = clients_of(choice.best, clients.sent & ~choice.drifted)
-  members = jnp.maximum(chosen, clients_of(clients.assignment, choice.stays))
+  chosen = clients_of(best, clients.sent & ~drifted)
+  members = jnp.maximum(chosen, clients_of(clients.assignment, stays))
   weights = members * clients.weights[:, None]
   is_finite = (jnp.isfinite(clients.losses) | ~clients.sent[:, None]).all(axis=0)
   usable = (last_used >= 0) & ~new_members & is_finite & (weights > 0).any(axis=0)
@@ -74,27 +63,30 @@ def decide(
   near = merge_while(merging, lambda nearest, merges: nearest < delta, 'complete')
   into = near.first
 
-  used = clients_of(into[choice.best], exists & ~begins).any(axis=0) | new_members
+  used = clients_of(into[best], exists & ~begins).any(axis=0) | new_members
   used_before = jnp.where(into == jnp.arange(num_models), last_used, -1)
   return Decision(
-    best=choice.best,
-    loss=choice.loss,
+    best=best,
+    loss=loss,
     new=new,
     weights=weights.sum(axis=0),
     into=into,
-    assignment=jnp.where(begins, new, into[choice.best]),
+    assignment=jnp.where(begins, new, into[best]),
     last_used=jnp.where(used, step, used_before).astype(jnp.int32),
   )
 
 
-def choose(clients: Clients, delta: float | jax.Array) -> Choice:
-  """Each client's model of least loss, and whether it has drifted."""
+def choose(clients: Clients, delta: float | jax.Array) -> tuple[jax.Array, ...]:
+  """[M] model of least loss, that loss, who has drifted, and whose model has not risen.
+
+  Clients that sent no losses have the model and the loss of the step before.
+  """
   losses, assignment, before, sent, *_ = clients
   best = jnp.where(sent, losses.argmin(axis=1), assignment).astype(jnp.int32)
   least = jnp.where(sent, losses.min(axis=1), before)
   old = jnp.take_along_axis(losses, assignment[:, None], axis=1)[:, 0]
   bound = before + delta
-  return Choice(best, least, sent & (least > bound), sent & (old <= bound))
+  return best, least, sent & (least > bound), sent & (old <= bound)
 
 
 def free_models(

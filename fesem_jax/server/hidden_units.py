@@ -36,17 +36,11 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
   check(model.layers, 'cluster_on: matched needs a model whose layers run in sequence')
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   layers: list[Layer] = []
-  num_units = 0
   for name in model.layers:
-    if set(shapes[name]) == {'scale', 'bias'} and layers:
-      assert shapes[name]['scale'].shape == (num_units,), name
+    if set(shapes[name]) == {'scale', 'bias'}:
       layers[-1] = Layer(layers[-1].name, name, networks.NORM_GROUPS)
-      continue
-    *window, inputs, outputs = shapes[name]['kernel'].shape
-    fits = inputs == num_units if window else inputs % max(1, num_units) == 0
-    assert fits or not layers, name
-    layers.append(Layer(name, '', 1))
-    num_units = outputs
+    else:
+      layers.append(Layer(name, '', 1))
   return tuple(layers)
 
 
