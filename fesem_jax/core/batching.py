@@ -31,8 +31,8 @@ class Schedule(NamedTuple):
 
   Attributes:
     batch_size: B, examples of a step; 0 uses all examples of the client.
-    epochs: E passes over the client's examples; the last batch of a pass contains the
-      remaining examples, and its loss is their mean.
+    epochs: E passes over the client's examples; the loss of the last batch of a pass is
+      the mean of those left.
     steps: if positive, the number of steps, instead of `epochs` passes.
   """
 

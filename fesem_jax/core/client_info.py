@@ -12,28 +12,18 @@ from fesem_jax.utils.errors import check
 class ClientInfo:
   """Names, true clusters and weights of the clients, on the host; never traced.
 
-  Infos of as many clients are equal, so that their data share compiled programs.
-
-  Attributes:
-    names: [M] distinct strings.
-    clusters: [M] true clusters, int or strings, or None.
-    cluster_names: names of int clusters 0, 1, ..., e.g. '90 degrees', or None.
-    class_names: names of classes 0, 1, ..., or None.
-    weights: [M] weights in means, for `weighting=by_weight`, or None.
-    standardization: means and deviations [F] of standardized columns, or None.
-    in_order: whether clients are tested on their last examples.
-
-  Raises:
-    UserError: on repeated names, other lengths, or weights that are none.
+  Infos of as many clients are equal, so that their data share compiled programs. Raises
+  `UserError` on repeated names, other lengths, or weights that are none.
   """
 
-  names: np.ndarray
-  clusters: np.ndarray | None = None
-  cluster_names: tuple[str, ...] | None = None
+  names: np.ndarray  # [M] distinct strings
+  clusters: np.ndarray | None = None  # [M] true clusters, int or strings
+  cluster_names: tuple[str, ...] | None = None  # of int clusters, e.g. '90 degrees'
   class_names: tuple[str, ...] | None = None
-  weights: np.ndarray | None = None
+  weights: np.ndarray | None = None  # [M] in means, for `weighting=by_weight`
+  # Means and deviations [F] of standardized columns.
   standardization: tuple[np.ndarray, np.ndarray] | None = None
-  in_order: bool = False
+  in_order: bool = False  # whether clients are tested on their last examples
 
   def __post_init__(self) -> None:
     for field in ('names', 'clusters', 'weights'):

@@ -57,15 +57,12 @@ def map_clients(
     replaces: whether `body` reads those of `into` that are in host memory.
     group: [S] int32 below `num_groups`; a chunk has clients of two groups at most.
     num_groups: an upper bound of the number of groups.
-    finish: (rows [c, ...] and common values of `body`, sums) -> results and sums, for
-      results too large for C clients at once.
-    part: the most clients of a call of `finish`.
+    finish: (rows [c, ...] and common values of `body`, sums) -> results and sums, of at
+      most `part` clients at once.
+    part: see `finish`.
 
-  Returns:
-    Results, a tree of [S, ...] split over the mesh, and the sums of all clients.
-
-  Raises:
-    UserError: if S is not a multiple of the number of devices.
+  Returns results, a tree of [S, ...] split over the mesh, and the sums of all clients;
+  raises `UserError` if S is not a multiple of the number of devices.
   """
   divides = ids.shape[0] % mesh.size == 0
   check(divides, f'cohort: {ids.shape[0]} places on {mesh.size} devices; use cohort_of')

@@ -13,17 +13,12 @@ from fesem_jax.utils.ranges import Count, Index, check_arguments, checked
 
 
 class Clients(NamedTuple):
-  """The M clients before a round, in the order of the data.
+  """The M clients before a round, in the order of the data."""
 
-  Attributes:
-    names: [M] str.
-    sizes: [M] int training examples.
-    losses: positions [n] -> [n] float64 mean training losses of the deployed models;
-      these clients receive their model and send its loss.
-  """
-
-  names: np.ndarray
-  sizes: np.ndarray
+  names: np.ndarray  # [M] str
+  sizes: np.ndarray  # [M] int training examples
+  # Positions [n] -> [n] float64 mean training losses of the deployed models, which the
+  # clients receive.
   losses: Callable[[np.ndarray], np.ndarray]
 
 

@@ -25,19 +25,12 @@ class Drawn(NamedTuple):
 
 
 class Sent(NamedTuple):
-  """Bytes that clients of a round receive and send, and their extra computations.
+  """Bytes that clients of a round receive and send, and their extra computations."""
 
-  Attributes:
-    down: [] or [S] bytes to each client.
-    up: [] or [S] bytes from each client whose update arrives.
-    passes: [] or [S] forward passes over all examples; a gradient counts as three.
-    passes_of_step: forward passes of other models over the batch of a local step.
-  """
-
-  down: Any
-  up: Any
-  passes: Any = 0
-  passes_of_step: int = 0
+  down: Any  # [] or [S] bytes to each client
+  up: Any  # [] or [S] bytes from each client whose update arrives
+  passes: Any = 0  # [] or [S] over all examples, forward; a gradient counts as three
+  passes_of_step: int = 0  # of other models over the batch of a local step
 
 
 class Traffic(NamedTuple):
