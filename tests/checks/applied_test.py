@@ -11,7 +11,7 @@ from fesem_jax.utils.errors import UserError
 @pytest.fixture
 def logged(monkeypatch):
   texts = []
-  monkeypatch.setattr(rules, '_log', texts.append)
+  monkeypatch.setattr(rules, 'warn_once', texts.append)
   return texts
 
 

@@ -44,8 +44,6 @@ def test_options_are_values_of_the_callbacks_and_of_the_workdir(tmp_path):
     spec_of(**asked(callbacks=[fj.callbacks.Patience(5), fj.callbacks.Patience(6)]))
   with pytest.raises(fj.UserError, match='rounds'):
     fj.callbacks.Patience(0)
-  with pytest.raises(fj.UserError, match='workdir'):
-    spec_of(**asked(workdir=3))
 
 
 def test_a_portrait_is_drawn_when_it_is_asked_for(monkeypatch):
