@@ -61,8 +61,8 @@ def _bytes_of_rows(split: FederatedData, rows: slice) -> list[bytes]:
   columns = np.unique(np.linspace(0, flat.shape[1] - 1, _COLUMNS).astype(int))
   parts = [flat[:, columns], y.reshape(len(y), -1)]
   texts = [np.ascontiguousarray(part).view(np.uint8) for part in parts]
-  both = np.concatenate(texts, axis=1)
-  return both.view(f'V{both.shape[1]}').ravel().tolist()
+  joined = np.concatenate(texts, axis=1)
+  return joined.view(f'V{joined.shape[1]}').ravel().tolist()
 
 
 @rule(103, bad='data(test=split(lambda x: 5 * x, seed=1))', good='data()')

@@ -26,7 +26,7 @@ def order_of_clients(local: LocalTraining, train: FederatedData) -> np.ndarray:
   )
 
 
-def held_here(
+def process_clients(
   local: LocalTraining, train: FederatedData, data_placement: str
 ) -> np.ndarray | None:
   """[M] bool, clients whose examples this process places; None is all of them."""
@@ -35,9 +35,9 @@ def held_here(
   order, devices = order_of_clients(local, train), local.mesh.devices.flat
   on_each = padded_clients(len(order), local.mesh) // len(devices)
   owners = np.array([d.process_index for d in devices])
-  here = np.zeros(len(order), bool)
-  here[order] = owners[np.arange(len(order)) // on_each] == jax.process_index()
-  return here
+  is_local = np.zeros(len(order), bool)
+  is_local[order] = owners[np.arange(len(order)) // on_each] == jax.process_index()
+  return is_local
 
 
 def padded_clients(num_clients: int, mesh: Mesh) -> int:

@@ -78,8 +78,8 @@ def durations(
   width = batch_width(local.schedule, data.max_examples)
   passes = GRADIENT * steps * jnp.minimum(width, jnp.asarray(data.sizes()))
   work = operations(local.model, data.example_shape) * passes
-  drawn = speeds(profile, key, data.client_ids)
-  return seconds(profile, drawn, bytes_of_model(local), bytes_sent(local), work)
+  client_speeds = speeds(profile, key, data.client_ids)
+  return seconds(profile, client_speeds, bytes_of_model(local), bytes_sent(local), work)
 
 
 def operations(model: Model, example_shape: tuple[int, ...]) -> float:
@@ -101,8 +101,8 @@ def _operations(traced: ClosedJaxpr) -> float:
   return once(traced) + sum(more)
 
 
-def _scans(of: Jaxpr) -> Iterator[Mapping[str, Any]]:
-  for equation in of.eqns:
+def _scans(jaxpr: Jaxpr) -> Iterator[Mapping[str, Any]]:
+  for equation in jaxpr.eqns:
     if equation.primitive.name == 'scan':
       yield equation.params
       continue
@@ -117,10 +117,10 @@ class SimulatedDevices:
     self, profile: DeviceProfile, seed: int, local: LocalTraining, train: FederatedData
   ):
     key = prng_streams.fold(jax.random.key(seed), prng_streams.INIT)
-    drawn = jax.jit(speeds, static_argnums=0)(
+    client_speeds = jax.jit(speeds, static_argnums=0)(
       profile, key, np.asarray(train.client_ids)
     )
-    self._profile, self._speeds = profile, np.asarray(drawn, np.float64)
+    self._profile, self._speeds = profile, np.asarray(client_speeds, np.float64)
     self._per_example = operations(local.model, train.example_shape)
     self._width = batch_width(local.schedule, train.max_examples)
     self._sizes, self._real = np.asarray(train.sizes()), len(train.info.names)

@@ -174,8 +174,8 @@ class FederatedData:
     """The clients at positions `order`, padded to `num_clients`, on the host."""
     first, last = np.asarray(self.offsets)[:-1], np.asarray(self.offsets)[1:]
     sizes = (last - first)[order]
-    before = np.cumsum(sizes) - sizes  # Rows of the preceding clients.
-    rows = np.repeat(first[order] - before, sizes) + np.arange(sizes.sum())
+    first_rows = np.cumsum(sizes) - sizes  # Rows of the preceding clients.
+    rows = np.repeat(first[order] - first_rows, sizes) + np.arange(sizes.sum())
     ids = np.asarray(self.client_ids)
     padding = max(0, num_clients - len(order))
     new_ids = ids.max(initial=-1) + 1 + np.arange(padding)

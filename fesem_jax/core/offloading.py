@@ -210,24 +210,24 @@ def _first_row(rows: jax.Array, number: int) -> jax.Array | int:
   return jax.lax.axis_index(sharding.CLIENTS) * rows.shape[0]
 
 
-def _row_if_here(rows: jax.Array, at: jax.Array) -> jax.Array:
+def _row_if_here(rows: jax.Array, place: jax.Array) -> jax.Array:
   """Row `at` of this device, or zeros if another device holds it."""
 
   def read() -> jax.Array:
-    return _to_device(jax.lax.dynamic_index_in_dim(rows, at, keepdims=False))
+    return _to_device(jax.lax.dynamic_index_in_dim(rows, place, keepdims=False))
 
-  here = (at >= 0) & (at < rows.shape[0])
-  return jax.lax.cond(here, read, lambda: jnp.zeros(rows.shape[1:]))
+  is_local = (place >= 0) & (place < rows.shape[0])
+  return jax.lax.cond(is_local, read, lambda: jnp.zeros(rows.shape[1:]))
 
 
-def _store_local(rows: jax.Array, at: jax.Array, new: jax.Array) -> jax.Array:
+def _store_local(rows: jax.Array, place: jax.Array, new: jax.Array) -> jax.Array:
   """The rows with those of `new` [D, B, 128] whose `at` [D] is on this device."""
-  here = (at >= 0) & (at < rows.shape[0])
-  order = jnp.argsort(~here)
+  is_local = (place >= 0) & (place < rows.shape[0])
+  order = jnp.argsort(~is_local)
 
   def store(i: jax.Array, rows: jax.Array) -> jax.Array:
     row = jax.lax.dynamic_index_in_dim(new, order[i], keepdims=False)
-    return jax.lax.dynamic_update_index_in_dim(rows, _to_host(row), at[order[i]], 0)
+    return jax.lax.dynamic_update_index_in_dim(rows, _to_host(row), place[order[i]], 0)
 
   # A loop, because the TPU compiler crashes on a conditional with a single row.
-  return jax.lax.fori_loop(0, here.sum(), store, rows)
+  return jax.lax.fori_loop(0, is_local.sum(), store, rows)

@@ -68,11 +68,11 @@ def client_mesh(num_devices: Index = 0) -> Mesh:
   check(exist, f'num_devices: only {len(devices)} {devices[0].platform} devices exist')
   divides = num_devices % processes.count() == 0
   check(divides, f'num_devices: must be a multiple of {processes.count()} processes')
-  chosen = devices[: num_devices or len(devices)]
+  selected = devices[: num_devices or len(devices)]
   if num_devices and processes.count() > 1:
     share, owners = num_devices // processes.count(), [d.process_index for d in devices]
-    chosen = [d for i, d in enumerate(devices) if owners[:i].count(owners[i]) < share]
-  return Mesh(np.array(chosen), (CLIENTS,))
+    selected = [d for i, d in enumerate(devices) if owners[:i].count(owners[i]) < share]
+  return Mesh(np.array(selected), (CLIENTS,))
 
 
 def deal(work: np.ndarray) -> np.ndarray:
@@ -193,8 +193,8 @@ def setup_devices(num_devices: int = 0, group: processes.Group | None = None) ->
 
 def full_precision(devices: Sequence[jax.Device]) -> None:
   """Sets float32 as the default precision of products on accelerators."""
-  chosen = jax.config.values['jax_default_matmul_precision']
-  if chosen is None and devices[0].platform != 'cpu':
+  precision = jax.config.values['jax_default_matmul_precision']
+  if precision is None and devices[0].platform != 'cpu':
     jax.config.update('jax_default_matmul_precision', 'highest')
 
 

@@ -33,13 +33,13 @@ def evenly(
   before, after = (_part(count, n, whole, start) for n in (end - sizes, end))
   missing_last = draw.reshape(shards, -1) + 2.0 * ~available
   rank = missing_last.argsort(axis=1).argsort(axis=1)
-  taken = (rank < (after - before)[:, None]) & available
-  left_out = ~taken.reshape(num_devices, -1)
+  is_drawn = (rank < (after - before)[:, None]) & available
+  left_out = ~is_drawn.reshape(num_devices, -1)
   on_each = left_out.shape[1]
-  here = np.arange(on_each, dtype=np.int32)[None]
-  order = (left_out * on_each + here).argsort(axis=1)[:, :places]
+  columns = np.arange(on_each, dtype=np.int32)[None]
+  order = (left_out * on_each + columns).argsort(axis=1)[:, :places]
   ids = order + np.arange(num_devices, dtype=np.int32)[:, None] * on_each
-  filled = here[:, :places] < (on_each - left_out.sum(axis=1))[:, None]
+  filled = columns[:, :places] < (on_each - left_out.sum(axis=1))[:, None]
   return (ids * filled + num_clients * ~filled).reshape(-1)
 
 
@@ -84,11 +84,11 @@ def drawn_on_devices(
 
 def on_their_devices(ids: jax.Array, num_clients: int, mesh: Mesh) -> jax.Array:
   """[D * places] int32 positions `ids` [S], each among those of its own device."""
-  chosen = jnp.zeros(num_clients, bool).at[ids].set(True, mode='drop')
-  chosen = chosen.reshape(mesh.size, -1)
-  on_each = chosen.shape[1]
-  order = jnp.argsort(~chosen, axis=1)[:, : min(len(ids), on_each)]
-  filled = jnp.take_along_axis(chosen, order, axis=1)
+  in_cohort = jnp.zeros(num_clients, bool).at[ids].set(True, mode='drop')
+  in_cohort = in_cohort.reshape(mesh.size, -1)
+  on_each = in_cohort.shape[1]
+  order = jnp.argsort(~in_cohort, axis=1)[:, : min(len(ids), on_each)]
+  filled = jnp.take_along_axis(in_cohort, order, axis=1)
   positions = order + jnp.arange(mesh.size)[:, None] * on_each
   return jnp.where(filled, positions, num_clients).reshape(-1).astype(jnp.int32)
 

@@ -150,8 +150,8 @@ def add_rows(
       def part(a):
         return jax.lax.dynamic_slice_in_dim(a, first, count)
 
-      apart = part(x) - origin[part(cluster)]
-      return jnp.einsum('sk,s...->k...', part(members), apart, precision=_HIGHEST)
+      differences = part(x) - origin[part(cluster)]
+      return jnp.einsum('sk,s...->k...', part(members), differences, precision=_HIGHEST)
 
     def cluster_by_cluster(first: jax.Array | int, count: int) -> jax.Array:
       # One pass over the rows in their layout; products would copy them to another.

@@ -85,11 +85,11 @@ def put(stack: Params, ids: jax.Array, rows: Params) -> Params:
   return jax.tree.map(changed, stack, rows, is_leaf=is_offloaded)
 
 
-def merge(some: Params, others: Params) -> Params:
+def merge(first: Params, second: Params) -> Params:
   """All parameters of two trees; each lacks the other's, or has None in their place."""
-  if not isinstance(some, Mapping) or not isinstance(others, Mapping):
-    return others if some is None else some
-  return {n: merge(some.get(n), others.get(n)) for n in {**some, **others}}
+  if not isinstance(first, Mapping) or not isinstance(second, Mapping):
+    return second if first is None else first
+  return {n: merge(first.get(n), second.get(n)) for n in {**first, **second}}
 
 
 def unstack(stack: Params, i: int) -> Params:
@@ -125,8 +125,8 @@ def normal_like(key: jax.Array, like: Params) -> Params:
   """Standard normal draws of the shapes of a tree."""
   leaves, structure = jax.tree.flatten(like)
   keys = jax.random.split(key, len(leaves))
-  drawn = [jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
-  return jax.tree.unflatten(structure, drawn)
+  draws = [jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+  return jax.tree.unflatten(structure, draws)
 
 
 def where(keep: jax.Array, a: Params, b: Params) -> Params:
@@ -193,16 +193,16 @@ def _distances_of_row(
 
     if size < 2 * block:  # A loop of one block is not faster.
       return jnp.square(one[None] - c).sum(axis=-1)
-    blocks, left = size // block, size % block // _LANES
+    blocks, remaining = size // block, size % block // _LANES
 
     def add_block(i, partial):
       return add_terms(i * block, _TERMS, partial)
 
     none = jnp.zeros((c.shape[0], _LANES))
     partial = jax.lax.fori_loop(0, blocks, add_block, none)
-    partial = add_terms(blocks * block, left, partial)
-    done = blocks * block + left * _LANES
-    return partial.sum(axis=-1) + squares(done, size - done).sum(axis=-1)
+    partial = add_terms(blocks * block, remaining, partial)
+    summed = blocks * block + remaining * _LANES
+    return partial.sum(axis=-1) + squares(summed, size - summed).sum(axis=-1)
 
   leaves = jax.tree.leaves(jax.tree.map(distances, stack, one, centers))
   return functools.reduce(jnp.add, leaves)

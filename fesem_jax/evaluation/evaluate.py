@@ -88,22 +88,25 @@ def _narrowed(totals: Totals, most: int) -> Totals:
 
 
 def models_of_unseen(
-  used: ClientModels, exists: jax.Array, local: LocalTraining, train: FederatedData
+  deployed: ClientModels,
+  exists: jax.Array,
+  local: LocalTraining,
+  train: FederatedData,
 ) -> ClientModels:
   """Models of new clients: the deployed ones of least loss on their examples `train`.
 
-  `used` are a global model or centers; `exists` [M] bool is False for padding.
+  `deployed` are a global model or centers; `exists` [M] bool is False for padding.
   """
-  num_models, choices = used.num_models(), used.clusters()
-  losses = cohort_losses(local, used.shared, train, everyone(train))
+  num_models, choices = deployed.num_models(), deployed.clusters()
+  losses = cohort_losses(local, deployed.shared, train, everyone(train))
   if choices is not None:
     users = jnp.bincount(jnp.where(exists, choices, num_models), length=num_models)
     losses = jnp.where(users > 0, losses, jnp.inf)
-  return ClientModels(used.shared, losses.argmin(axis=1).astype(jnp.int32))
+  return ClientModels(deployed.shared, losses.argmin(axis=1).astype(jnp.int32))
 
 
 def evaluate_clients(
-  used: ClientModels,
+  deployed: ClientModels,
   local: LocalTraining,
   train: FederatedData,
   test: FederatedData,
@@ -118,11 +121,11 @@ def evaluate_clients(
   Returns `Totals` on `test` of the deployed and of the fine-tuned models; and [M] bool,
   clients whose fine-tuning was not finite: their fine-tuned model is the deployed one.
   """
-  model, used, layers = as_one_model(local.model, used)
-  used = used._replace(membership=None)
+  model, deployed, layers = as_one_model(local.model, deployed)
+  deployed = deployed._replace(membership=None)
   if finetune_epochs == 0:
     ids = jnp.arange(test.num_clients, dtype=jnp.int32)
-    totals = _deployed_totals(model, used, local, test, ids)
+    totals = _deployed_totals(model, deployed, local, test, ids)
     return totals, totals, jnp.zeros(test.num_clients, bool)
   tuning = local._replace(
     model=model,
@@ -133,32 +136,32 @@ def evaluate_clients(
   )
 
   def measure(trained, starts, _, test):
-    deployed = starts.params(trained.ids.shape[0])
+    start_params = starts.params(trained.ids.shape[0])
     measured = [
       measure_chunk(model, params, test, trained.ids)
-      for params in (deployed, trained.params)
+      for params in (start_params, trained.params)
     ]
     return (*measured, ~trained.finite), None
 
   reduction = Reduction(measure, broadcast=test, keep=False, sent='nothing')
   return train_cohort(
-    tuning, used, train, everyone(train), key, reduction, layers=layers
+    tuning, deployed, train, everyone(train), key, reduction, layers=layers
   ).folded
 
 
 def mean_losses(
-  used: ClientModels, local: LocalTraining, data: FederatedData, cohort: Cohort
+  deployed: ClientModels, local: LocalTraining, data: FederatedData, cohort: Cohort
 ) -> jax.Array:
   """[S] float32 mean loss on `data` of each client's deployed model; 0 if empty."""
-  model, used, _ = as_one_model(local.model, used)
-  used = used._replace(membership=None).of(cohort)
-  totals = _deployed_totals(model, used, local, data, cohort.ids)
+  model, deployed, _ = as_one_model(local.model, deployed)
+  deployed = deployed._replace(membership=None).of(cohort)
+  totals = _deployed_totals(model, deployed, local, data, cohort.ids)
   return totals.loss / jnp.maximum(totals.examples, 1)
 
 
 def _deployed_totals(
   model: Model,
-  used: ClientModels,
+  deployed: ClientModels,
   local: LocalTraining,
   test: FederatedData,
   ids: jax.Array,
@@ -172,8 +175,8 @@ def _deployed_totals(
     body,
     ids,
     test.sizes(ids),
-    used._replace(shared=None),
-    (used.shared, test),
+    deployed._replace(shared=None),
+    (deployed.shared, test),
     per_chunk=local.clients_per_chunk,
     empty=test.num_clients,
     mesh=local.mesh,

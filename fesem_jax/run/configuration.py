@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend.core import Jaxpr
 
 from fesem_jax.core import placement
-from fesem_jax.core.arrangement import held_here
+from fesem_jax.core.arrangement import process_clients
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.made_by import PLAIN
 from fesem_jax.core.traced_functions import called_by
@@ -61,7 +61,7 @@ def identity(spec: Spec, runner: Runner, train: FederatedData) -> dict[str, Any]
   pairs = [(train, test) for _, train, test in phases]
   if spec.unseen is not None:
     pairs.append(spec.unseen)
-  present = [held_here(local, split, placement.of(train)) for split, _ in pairs]
+  present = [process_clients(local, split, placement.of(train)) for split, _ in pairs]
   digest = digest_of_data(
     *(split for pair in pairs for split in pair),
     here=[mask for mask in present for _ in range(2)],

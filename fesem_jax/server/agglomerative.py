@@ -35,17 +35,17 @@ class Merging(NamedTuple):
 
   # [n, n] float32 distances of clusters, symmetric; infinite on the diagonal, in the
   # rows of clusters that are merged into others, and of what is not clustered.
-  apart: jax.Array
+  distances: jax.Array
   # [n] float32 members of the cluster whose first member is at this place.
   sizes: jax.Array
   first: jax.Array  # [n] int32 first member of each one's cluster
   merges: jax.Array  # [] int32 how many merges there were
 
   @classmethod
-  def of(cls, apart: jax.Array) -> 'Merging':
+  def of(cls, distances: jax.Array) -> 'Merging':
     """Clusters of one member each."""
-    places = jnp.arange(len(apart), dtype=jnp.int32)
-    return cls(apart, jnp.ones(len(apart)), places, jnp.int32(0))
+    places = jnp.arange(len(distances), dtype=jnp.int32)
+    return cls(distances, jnp.ones(len(distances)), places, jnp.int32(0))
 
 
 def merge_while(
@@ -60,25 +60,25 @@ def merge_while(
   """
 
   def has_pair(loop: Merging) -> jax.Array:
-    nearest = loop.apart.min()
+    nearest = loop.distances.min()
     return jnp.isfinite(nearest) & goes_on(nearest, loop.merges)
 
   def merge(loop: Merging) -> Merging:
-    apart, sizes, first, merges = loop
-    i, j = jnp.divmod(apart.argmin(), len(apart))  # i < j, since i comes first.
+    distances, sizes, first, merges = loop
+    i, j = jnp.divmod(distances.argmin(), len(distances))  # i < j, since i comes first.
     if linkage == 'complete':
-      new = jnp.maximum(apart[i], apart[j])
+      new = jnp.maximum(distances[i], distances[j])
     elif linkage == 'ward':
-      total = (sizes[i] + sizes) * apart[i] + (sizes[j] + sizes) * apart[j]
-      new = (total - sizes * apart[i, j]) / (sizes[i] + sizes[j] + sizes)
+      total = (sizes[i] + sizes) * distances[i] + (sizes[j] + sizes) * distances[j]
+      new = (total - sizes * distances[i, j]) / (sizes[i] + sizes[j] + sizes)
     else:
-      new = (sizes[i] * apart[i] + sizes[j] * apart[j]) / (sizes[i] + sizes[j])
+      new = (sizes[i] * distances[i] + sizes[j] * distances[j]) / (sizes[i] + sizes[j])
     # That includes itself, and clusters that are gone.
-    new = jnp.where(jnp.isfinite(apart[i]), new, jnp.inf)
-    apart = apart.at[i].set(new).at[:, i].set(new)
-    apart = apart.at[j].set(jnp.inf).at[:, j].set(jnp.inf)
+    new = jnp.where(jnp.isfinite(distances[i]), new, jnp.inf)
+    distances = distances.at[i].set(new).at[:, i].set(new)
+    distances = distances.at[j].set(jnp.inf).at[:, j].set(jnp.inf)
     sizes = sizes.at[i].add(sizes[j])
     first = jnp.where(first == j, i, first).astype(jnp.int32)
-    return Merging(apart, sizes, first, merges + 1)
+    return Merging(distances, sizes, first, merges + 1)
 
   return jax.lax.while_loop(has_pair, merge, merging)

@@ -48,8 +48,8 @@ def decide(
     return jax.nn.one_hot(models, num_models) * which[:, None]
 
   best, loss, drifted, stays = choose(clients, delta)
-  taken = clients_of(best, exists).any(axis=0)
-  new = free_models(drifted, last_used, taken, clients.ids)
+  in_use = clients_of(best, exists).any(axis=0)
+  new = free_models(drifted, last_used, in_use, clients.ids)
   begins = new < num_models
   new_members = clients_of(new, begins).any(axis=0)
 
@@ -58,8 +58,8 @@ def decide(
   weights = members * clients.weights[:, None]
   is_finite = (jnp.isfinite(clients.losses) | ~clients.sent[:, None]).all(axis=0)
   usable = (last_used >= 0) & ~new_members & is_finite & (weights > 0).any(axis=0)
-  apart = distances(clients.losses, weights, usable)
-  merging = Merging.of(apart)
+  model_distances = distances(clients.losses, weights, usable)
+  merging = Merging.of(model_distances)
   near = merge_while(merging, lambda nearest, merges: nearest < delta, 'complete')
   into = near.first
 
@@ -90,13 +90,13 @@ def choose(clients: Clients, delta: float | jax.Array) -> tuple[jax.Array, ...]:
 
 
 def free_models(
-  starts_new: jax.Array, last_used: jax.Array, taken: jax.Array, client_ids: jax.Array
+  starts_new: jax.Array, last_used: jax.Array, in_use: jax.Array, client_ids: jax.Array
 ) -> jax.Array:
   """[M] int32 new model of each client that starts one, or K: unused, then oldest."""
   num_models, most = last_used.shape[0], jnp.iinfo(jnp.int32).max
-  free = jnp.argsort(jnp.where(taken, most, last_used), stable=True)
+  free = jnp.argsort(jnp.where(in_use, most, last_used), stable=True)
   rank = jnp.argsort(jnp.argsort(jnp.where(starts_new, client_ids, most), stable=True))
-  has_place = starts_new & (rank < (~taken).sum())
+  has_place = starts_new & (rank < (~in_use).sum())
   return jnp.where(has_place, free[rank], num_models).astype(jnp.int32)
 
 
@@ -114,6 +114,6 @@ def distances(losses: jax.Array, weights: jax.Array, usable: jax.Array) -> jax.A
   weight = weights.sum(axis=0)
   mean = total / jnp.where(weight > 0, weight, 1.0)[None]
   rise = mean - jnp.diagonal(mean)[:, None]
-  apart = jnp.maximum(jnp.maximum(rise, rise.T), 0.0)
+  pair_distances = jnp.maximum(jnp.maximum(rise, rise.T), 0.0)
   pair = usable[:, None] & usable[None] & ~jnp.eye(usable.shape[0], dtype=bool)
-  return jnp.where(pair, apart, jnp.inf)
+  return jnp.where(pair, pair_distances, jnp.inf)

@@ -44,11 +44,11 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
   return tuple(layers)
 
 
-def incoming(layer: Layer, params: Params, before: jax.Array | None) -> list[jax.Array]:
+def incoming(layer: Layer, params: Params, inputs: jax.Array | None) -> list[jax.Array]:
   """Arrays [R, U] of what leads to a layer's units, of inputs in the order `before`."""
   kernel = params[layer.name]['kernel']
-  if before is not None:
-    kernel = _reorder_inputs(kernel, before)
+  if inputs is not None:
+    kernel = _reorder_inputs(kernel, inputs)
   vectors = [params[layer.name]['bias']]
   if layer.norm:
     vectors += [params[layer.norm]['scale'], params[layer.norm]['bias']]
@@ -117,9 +117,9 @@ def costs(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> jax.Array:
 
 def separation(units: Sequence[jax.Array]) -> jax.Array:
   """[U] a bound from below of each unit's squared distance to the nearest other."""
-  apart = costs(units, units)
+  squared = costs(units, units)
   middles = [x.mean(axis=1, keepdims=True) for x in units]
   norms = distances(units, middles)
   rounding = _ROUNDING * (norms[:, None] + norms[None])
-  others = jnp.where(jnp.eye(len(apart), dtype=bool), jnp.inf, apart - rounding)
-  return jnp.maximum(others.min(axis=1), 0.0)
+  nearest = jnp.where(jnp.eye(len(squared), dtype=bool), jnp.inf, squared - rounding)
+  return jnp.maximum(nearest.min(axis=1), 0.0)

@@ -93,8 +93,8 @@ def kmeans(
     return step + 1, assignment, *e_step(stack, centers, mesh), centers
 
   def is_moving(loop):
-    step, before, now, _, _ = loop
-    goes_on = (step < MAX_ITERATIONS) & ((before != now) & exists).any()
+    step, previous, current, _, _ = loop
+    goes_on = (step < MAX_ITERATIONS) & ((previous != current) & exists).any()
     return (step == 0) | goes_on
 
   first, distance = e_step(stack, centers, mesh)
@@ -199,8 +199,8 @@ def _lloyd(
     return step + 1, assignment, distances(coefficients).argmin(axis=1), coefficients
 
   def is_moving(loop):
-    step, before, now, _ = loop
-    goes_on = (step < MAX_ITERATIONS) & ((before != now) & valid).any()
+    step, previous, current, _ = loop
+    goes_on = (step < MAX_ITERATIONS) & ((previous != current) & valid).any()
     return (step == 0) | goes_on
 
   seeds = _seed(keys, gram, valid, num_clusters, seeding)

@@ -42,8 +42,8 @@ def _augment_all(cost: jax.Array, rows: jax.Array) -> jax.Array:
     def assign(path):
       row_of, column_of, column = path
       row = via[column]
-      before = jnp.where(row == start, free, column_of[row])
-      return row_of.at[column].set(row), column_of.at[row].set(column), before
+      next_column = jnp.where(row == start, free, column_of[row])
+      return row_of.at[column].set(row), column_of.at[row].set(column), next_column
 
     def is_on_path(path):
       return path[2] != free

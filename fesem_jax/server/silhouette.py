@@ -89,8 +89,8 @@ def refined(
     return step + 1, cluster, distances.argmin(axis=1).astype(jnp.int32)
 
   def is_moving(loop):
-    step, before, now = loop
-    goes_on = (step < MAX_ITERATIONS) & ((before != now) & exists).any()
+    step, previous, current = loop
+    goes_on = (step < MAX_ITERATIONS) & ((previous != current) & exists).any()
     return (step == 0) | goes_on
 
   return jax.lax.while_loop(is_moving, iterate, (0, cluster, cluster))[2]

@@ -88,8 +88,8 @@ def _numbered(
   is_fresh = is_cluster & ~has_number
   none = jnp.zeros(num_clusters, bool)
   old_number = jnp.where(has_number, number, num_clusters)
-  used = none.at[old_number].set(True, mode='drop')
-  free = jnp.where(used, num_clusters, jnp.arange(num_clusters)).sort()
+  is_used = none.at[old_number].set(True, mode='drop')
+  free = jnp.where(is_used, num_clusters, jnp.arange(num_clusters)).sort()
   place = jnp.cumsum(is_fresh) - 1
   new_number = free.at[place].get(mode='fill', fill_value=num_clusters)
   number = jnp.where(is_fresh, new_number, number)

@@ -29,8 +29,8 @@ def principal_vectors(
   def body(data, ids, rows, _, sums):
     sizes = data.sizes(ids)
 
-    def client_vectors(chosen):
-      client, size = chosen
+    def client_vectors(client_and_size):
+      client, size = client_and_size
       first = jnp.int32(0)
       rows, weights = batching.batch_places(first, size, data.max_examples)
       x, y = batching.gather(data, client, rows)
@@ -64,10 +64,12 @@ def label_vectors(
   values, vectors = jnp.linalg.eigh(jnp.where(y[:, None] == y[None], gram, 0.0))
   shares = jnp.matmul(labels, jnp.square(vectors), precision=_HIGHEST)
   label_values = jnp.where(shares > 0.5, values, 0.0)
-  most = label_values.max(axis=1, keepdims=True)
-  label_values = jnp.where(label_values > _RANK**2 * most, label_values, 0.0)
-  label_values, at = jax.lax.top_k(label_values, min(count, len(x)))
-  right = jnp.where((label_values > 0)[..., None], vectors.T[at], 0.0) * labels[:, None]
+  largest = label_values.max(axis=1, keepdims=True)
+  label_values = jnp.where(label_values > _RANK**2 * largest, label_values, 0.0)
+  label_values, index = jax.lax.top_k(label_values, min(count, len(x)))
+  right = (
+    jnp.where((label_values > 0)[..., None], vectors.T[index], 0.0) * labels[:, None]
+  )
   directions = jnp.einsum('lpn,nf->lpf', right, x, precision=_HIGHEST)
   lengths = jnp.linalg.norm(directions, axis=-1, keepdims=True)
   directions = jnp.where(lengths > 0, directions / lengths, 0.0)
@@ -111,10 +113,10 @@ def _eigh(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _orthonormal(u: jax.Array) -> jax.Array:
   """[n, D, F] an orthonormal basis of what the vectors [n, D, F] span; else 0."""
-  for least in (_RANK**2, 0.5):
+  for smallest in (_RANK**2, 0.5):
     gram = jnp.einsum('ndf,nef->nde', u, u, precision=_HIGHEST)
     values, vectors = _eigh(gram)
-    spans = values > least * values[:, -1:]
+    spans = values > smallest * values[:, -1:]
     scale = jnp.where(spans, 1 / jnp.sqrt(jnp.where(spans, values, 1.0)), 0.0)
     u = jnp.einsum('nde,ne,ndf->nef', vectors, scale, u, precision=_HIGHEST)
   return u
@@ -135,16 +137,16 @@ def _smallest_principal_angles(u: jax.Array, bases: jax.Array) -> jax.Array:
   return jnp.where(cosine[:, 0] > 0, angle, jnp.pi / 2)
 
 
-def _sums_of_angles(u: jax.Array, others: jax.Array) -> jax.Array:
+def _sums_of_angles(u: jax.Array, other_vectors: jax.Array) -> jax.Array:
   """[b] radians, summed over the pairs of vectors of u [D, F] and [b, D, F]."""
-  cosines = jnp.einsum('df,bdf->bd', u, others, precision=_HIGHEST)
-  exist = (u != 0).any(axis=1)[None] | (others != 0).any(axis=2)
+  cosines = jnp.einsum('df,bdf->bd', u, other_vectors, precision=_HIGHEST)
+  exist = (u != 0).any(axis=1)[None] | (other_vectors != 0).any(axis=2)
   return jnp.where(exist, _arccos(cosines), 0.0).sum(axis=1)
 
 
-def _smallest_angles(u: jax.Array, others: jax.Array) -> jax.Array:
+def _smallest_angles(u: jax.Array, other_vectors: jax.Array) -> jax.Array:
   """[b] radians, the least between a vector of u [D, F] and one of [b, D, F]."""
-  cosines = jnp.einsum('df,bef->bde', u, others, precision=_HIGHEST)
+  cosines = jnp.einsum('df,bef->bde', u, other_vectors, precision=_HIGHEST)
   return _arccos(cosines).min(axis=(1, 2))
 
 

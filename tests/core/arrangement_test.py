@@ -53,7 +53,7 @@ def test_work_on_all_clients_finds_their_data_on_the_devices(monkeypatch):
 @pytest.mark.parametrize('process', [0, 1])
 def test_a_process_puts_the_clients_of_its_devices_there(process, monkeypatch):
   local, data = helpers.local(devices=2), helpers.federation(SIZES)
-  assert arrangement.held_here(local, data, 'sharded') is None
+  assert arrangement.process_clients(local, data, 'sharded') is None
 
   class Device:
     def __init__(self, index):
@@ -66,11 +66,11 @@ def test_a_process_puts_the_clients_of_its_devices_there(process, monkeypatch):
   monkeypatch.setattr(processes, 'count', lambda: 2)
   monkeypatch.setattr(jax, 'process_index', lambda: process)
   of_two = local._replace(mesh=Mesh())
-  assert arrangement.held_here(of_two, data, 'replicated') is None
+  assert arrangement.process_clients(of_two, data, 'replicated') is None
   order = arrangement.order_of_clients(local, data)
   # Four places on each device: the fifth client is alone on the second one.
   own = order[:4] if process == 0 else order[4:]
-  result = arrangement.held_here(of_two, data, 'sharded')
+  result = arrangement.process_clients(of_two, data, 'sharded')
   assert result.dtype == bool
   assert sorted(np.flatnonzero(result)) == sorted(own.tolist())
 
