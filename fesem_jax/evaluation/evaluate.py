@@ -204,11 +204,10 @@ def _means(totals: Totals, others: dict[str, Any]) -> dict[str, np.ndarray]:
 
 def check_metrics(model: Model) -> None:
   """Raises `UserError` if metrics of a model share their names with others."""
-  names = [name for name, _ in model.metrics]
-  taken = {'loss', *(figure.name for figure in model.task.figures)}
-  for i, name in enumerate(names):
-    unique = name not in taken and name not in names[:i]
-    check(unique, f'metrics: {name!r} is the name of another metric; choose another')
+  names = [*{'loss', *(figure.name for figure in model.task.figures)}]
+  names += [name for name, _ in model.metrics]
+  repeated = [name for name in names if names.count(name) > 1]
+  check(not repeated, f'metrics: {repeated[:1]} is the name of another; choose another')
 
 
 def scores(totals: Totals, task: Task) -> dict[str, float]:
