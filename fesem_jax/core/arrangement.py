@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -115,44 +114,41 @@ def draw_cohort(
 
   `ids` are [S] positions in the arranged `train`, padded to a multiple of the devices.
   """
-  real = len(train.info.names)
-  before = np.int32(number - 1)
+  real, round = len(train.info.names), np.int32(number - 1)
   if not 0 < clients_per_round < real:
     ids = np.arange(train.num_clients, dtype=np.int32)
-    return Cohort(ids, everyone=True, round=before)
+    return Cohort(ids, everyone=True, round=round)
   rng = prng_streams.host_rng(seed, prng_streams.COHORT, number)
   if train.shard_rows is not None:
     ids = stratified.drawn_on_host(rng, clients_per_round, train, mesh)
-    return Cohort(ids, everyone=False, round=before)
-  by_id = np.argsort(np.asarray(train.client_ids)[:real])
-  positions = by_id[rng.choice(real, clients_per_round, replace=False)]
-  return _dealt(positions, clients_per_round, before, train, mesh)
+  else:
+    by_id = np.argsort(np.asarray(train.client_ids)[:real])
+    positions = by_id[rng.choice(real, clients_per_round, replace=False)]
+    ids = _deal(positions, clients_per_round, train, mesh)
+  return Cohort(ids, everyone=False, round=round)
 
 
 def selected_cohort(
   places: np.ndarray, most: int, number: int, train: FederatedData, mesh: Mesh
 ) -> Cohort:
   """The cohort of selected clients at `places` [<= S], of `most` = S (0: M)."""
-  real, before = len(train.info.names), np.int32(number - 1)
-  most = most or real
+  real = len(train.info.names)
+  size = most or real
   positions = np.argsort(np.asarray(train.client_ids)[:real])[places]
-  if train.shard_rows is not None:
-    empty = np.full(most - len(positions), train.num_clients)
-    positions = np.concatenate([positions, empty]).astype(np.int32)
-    placed = jax.numpy.asarray(positions), train.num_clients, mesh
-    ids = np.asarray(stratified.on_their_devices(*placed))
-    cohort = Cohort(ids, everyone=False, round=before)
+  if train.shard_rows is None:
+    ids = _deal(positions, size, train, mesh)
   else:
-    cohort = _dealt(positions, most, before, train, mesh)
-  return dataclasses.replace(cohort, selected=True)
+    padding = np.full(size - len(positions), train.num_clients)
+    padded = jax.numpy.asarray(np.concatenate([positions, padding]).astype(np.int32))
+    ids = np.asarray(stratified.on_their_devices(padded, train.num_clients, mesh))
+  return Cohort(ids, everyone=False, round=np.int32(number - 1), selected=True)
 
 
-def _dealt(
-  positions: np.ndarray, most: int, before: Any, train: FederatedData, mesh: Mesh
-) -> Cohort:
-  """The cohort of clients at `positions`, with at least `most` places."""
-  padding = most + -most % mesh.size - len(positions)
+def _deal(
+  positions: np.ndarray, size: int, train: FederatedData, mesh: Mesh
+) -> np.ndarray:
+  """[S] int32 `positions`, padded to a multiple of the devices, dealt by sizes."""
+  padding = size + -size % mesh.size - len(positions)
   positions = np.concatenate([positions, np.full(padding, train.num_clients)])
   sizes = np.append(np.asarray(train.sizes()), 0)[positions]
-  ids = positions[sharding.deal(sizes)].astype(np.int32)
-  return Cohort(ids, everyone=False, round=before)
+  return positions[sharding.deal(sizes)].astype(np.int32)
