@@ -9,11 +9,10 @@ from collections.abc import Iterator
 
 from rich.console import Console
 from rich.progress import (
-  BarColumn,
   Progress,
+  SpinnerColumn,
   TaskID,
   TextColumn,
-  TimeElapsedColumn,
   TimeRemainingColumn,
 )
 
@@ -27,10 +26,8 @@ class Display:
     console = Console(stderr=True, highlight=False)
     self.live = Progress(
       TextColumn('{task.description}', markup=False),
-      BarColumn(),
-      TimeElapsedColumn(),
-      TimeRemainingColumn(),
-      TextColumn('{task.fields[metrics]}', markup=False),
+      SpinnerColumn(),
+      TimeRemainingColumn(compact=True),
       console=console,
       transient=True,
       redirect_stdout=sys.stdout.isatty(),
@@ -44,7 +41,7 @@ class Display:
   def waiting_for(self, operation: str) -> Iterator[None]:
     """Shows the operation of a block."""
     began, title = time.monotonic(), self.prefix + operation
-    task = self.live.add_task(title, total=None, metrics='')
+    task = self.live.add_task(title, total=None)
     try:
       yield
     finally:
@@ -56,14 +53,13 @@ class Display:
     self, done: int, total: int, metrics: str = '', over: bool = False
   ) -> None:
     """Shows finished rounds and the metrics of the last one; `over` ends the run."""
-    title = f'{self.prefix}round {done}/{total}'
+    title = f'{self.prefix}round {done}/{total}' + f', {metrics}' * bool(metrics)
     if self._rounds is None:
-      self._rounds = self.live.add_task('', completed=done, total=total, metrics='')
-    self.live.update(self._rounds, completed=done, description=title, metrics=metrics)
+      self._rounds = self.live.add_task('', completed=done, total=total)
+    self.live.update(self._rounds, completed=done, description=title)
     (task,) = [t for t in self.live.tasks if t.id == self._rounds]
     if time.monotonic() - self._last >= _EVERY:
-      left = f'{duration(task.time_remaining or 0.0)} left'
-      self._log(', '.join(filter(None, (title, metrics, left))))
+      self._log(f'{title}, {duration(task.time_remaining or 0.0)} left')
     if over:
       self.live.remove_task(self._rounds)
       self._rounds = None
