@@ -55,7 +55,7 @@ class Display:
     """Shows finished rounds and the metrics of the last one; `over` ends the run."""
     title = f'{self.prefix}round {done}/{total}' + f', {metrics}' * bool(metrics)
     if self._rounds is None:
-      self._rounds = self.live.add_task('', completed=done, total=total)
+      self._rounds = self.live.add_task(title, completed=done, total=total)
     self.live.update(self._rounds, completed=done, description=title)
     (task,) = [t for t in self.live.tasks if t.id == self._rounds]
     if time.monotonic() - self._last >= _EVERY:
