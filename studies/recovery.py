@@ -35,7 +35,8 @@ from fesem_jax.core.arrangement import arrange
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining, local_training
-from fesem_jax.core.sampling import everyone, shuffled
+from fesem_jax.core.prng_streams import SHUFFLE, fold
+from fesem_jax.core.sampling import coin, everyone
 from fesem_jax.evaluation import evaluate
 from fesem_jax.server import em
 from fesem_jax.server.kmeans import kmeans
@@ -115,11 +116,18 @@ def shuffled_start(
   """
   state, cohort = fesem.init(key, split), everyone(split)
   count = jax.tree.leaves(state.centers)[0].shape[0]
-  own = shuffled(key, split, cohort, state.assignment, count, probability)
+
+  def draw(key: jax.Array) -> jax.Array:
+    return jax.random.randint(key, (), 0, count)
+
+  key = fold(key, SHUFFLE)
+  moves = coin(key, split, cohort.ids, probability, SHUFFLE)
+  drawn = jax.vmap(draw)(split.keys_of(key, cohort.ids))
+  assignment = jnp.where(moves, drawn, state.assignment).astype(jnp.int32)
   ones = (split.sizes() > 0).astype(jnp.float32)
   mesh = fesem.local.mesh
-  centers = em.m_step(state.client_params, own, ones, state.centers, mesh)
-  return state._replace(assignment=own, centers=centers)
+  centers = em.m_step(state.client_params, assignment, ones, state.centers, mesh)
+  return state._replace(assignment=assignment, centers=centers)
 
 
 def with_loss_checks(fesem: Algorithm, every: int) -> Algorithm:
