@@ -20,12 +20,12 @@ def epochs(
   """[S] int32 local epochs, of stragglers a random number from 1; None: all epochs."""
   if straggler_fraction == 0:
     return None
-  most = jnp.full(cohort.ids.shape, local.schedule.epochs)
+  most = local.schedule.epochs
 
-  def draw(key: jax.Array, most: jax.Array) -> jax.Array:
+  def draw(key: jax.Array) -> jax.Array:
     key = prng_streams.fold(key, prng_streams.STRAGGLER_EPOCHS)
     return jax.random.randint(key, (), 1, most + 1)
 
-  some = jax.vmap(draw)(data.keys_of(key, cohort.ids), most)
+  some = jax.vmap(draw)(data.keys_of(key, cohort.ids))
   straggles = coin(key, data, cohort.ids, straggler_fraction, prng_streams.STRAGGLES)
   return jnp.where(straggles, some, most)
