@@ -207,7 +207,10 @@ def check_metrics(model: Model) -> None:
   names = [*{'loss', *(figure.name for figure in model.task.figures)}]
   names += [name for name, _ in model.metrics]
   repeated = [name for name in names if names.count(name) > 1]
-  check(not repeated, f'metrics: {repeated[:1]} is the name of another; choose another')
+  name = ''.join(repeated[-1:])
+  check(
+    not repeated, f'metrics: {name!r} is the name of another metric; choose another'
+  )
 
 
 def scores(totals: Totals, task: Task) -> dict[str, float]:
