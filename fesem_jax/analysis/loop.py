@@ -25,6 +25,9 @@ from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.progress_lines import duration
 
 
+_SECONDS_BETWEEN_TABLES = 30
+
+
 class Planned(NamedTuple):
   """A run before it is carried out."""
 
@@ -64,7 +67,7 @@ def run_entries(
     seeds: of the reported runs.
     search: seeds and metric of tuning.
     folder: of the comparison, METHOD/seedN. All runs in it are in the table, which is
-      written after each method.
+      written after the last method, and after others once 30 s have passed.
     runs_at_once: see `simulate_many`; 0 lets tuning and reported runs share programs.
     progress: whether live progress is shown.
     say: prints a line for each run; without it, each rule warns once.
@@ -78,7 +81,7 @@ def run_entries(
   shown |= {'refused': refused, 'choices': choices}
   shown |= {'tuned': tuple(search.grid) if search else ()}
   recorded, result = list[Recorded](), Comparison(joined([], list(entries)), **shown)
-  counter = _Counter(entries, seeds, search, say)
+  counter, written = _Counter(entries, seeds, search, say), time.monotonic()
   with progress_lines.shown(progress), rules.silenced():
     for label, entry in entries.items():
       outcomes = list[Outcome]()
@@ -99,6 +102,10 @@ def run_entries(
           logging.warning('%s: cannot run: %s', label, e)
         refused[label] = e
       recorded += [run for run in outcomes if isinstance(run, Recorded)]
+      is_last = label == list(entries)[-1]
+      if not is_last and time.monotonic() - written < _SECONDS_BETWEEN_TABLES:
+        continue
+      written = time.monotonic()
       folders = {run.folder for run in recorded} - {''}
       others = [run for run in earlier if run.folder not in folders]
       if recorded or others:

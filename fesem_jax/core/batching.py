@@ -93,10 +93,12 @@ def random_rows(
   keys = jax.lax.bitcast_convert_type(keys, jnp.int32)
   # Otherwise they are computed again for each place.
   sums, keys = jax.lax.optimization_barrier((sums, keys))
-  rows = places + sums[_ROUNDS]
-  rows -= jnp.where(rows >= size, size, 0)
-  for i in range(_ROUNDS):
-    rows = _swapped(rows, size, sums[i], keys[i], keys[i + 1])
+  # Of shape [1], which takes fewer operations than scalars.
+  (*totals, first), keys = (jax.lax.split(x, [1] * len(x)) for x in (sums, keys))
+  rows, size = places + first, size[None]
+  rows = jnp.where(rows >= size, rows - size, rows)
+  for total, factor, summand in zip(totals, keys, keys[1:], strict=False):
+    rows = _swapped(rows, size, total, factor, summand)
   return rows
 
 
@@ -109,7 +111,7 @@ def _swapped(
   summand: jax.Array,
 ) -> jax.Array:
   partners = total - rows
-  partners += jnp.where(partners < 0, size, 0)
+  partners = jnp.where(partners < 0, partners + size, partners)
   swap = jnp.maximum(rows, partners) * factor + summand < 0
   return jnp.where(swap, partners, rows)
 

@@ -174,6 +174,8 @@ class Runner:
     self._cohort, local = cohort, self.algorithm.local
     self._mesh = local.mesh
     keys, numbers, *_ = self._unplaced([0], [self.arguments.first], [splits])
+    if count > 1:  # As in the programs of all runs, so that `step` is traced once.
+      numbers = sharding.replicate(jax.tree.map(jnp.asarray, numbers), self._mesh)
     inputs = sharding.replicate(keys, self._mesh), numbers, *splits
     keys, numbers, train, _ = self._one = jax.tree.map(_shape, inputs)
     self.num_clients = train.num_clients
