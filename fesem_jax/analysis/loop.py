@@ -24,7 +24,6 @@ from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.progress_lines import duration
 
-
 _SECONDS_BETWEEN_TABLES = 30
 
 
