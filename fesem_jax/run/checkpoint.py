@@ -1,11 +1,9 @@
-"""Checkpoints of a run: whole states, written by Orbax, each with one digest."""
+"""Checkpoints of a run: whole states, written by Orbax."""
 
 import contextlib
 import functools
-import hashlib
 import pathlib
 import re
-import secrets
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -16,19 +14,14 @@ from absl import logging
 from fesem_jax.run.results import files
 from fesem_jax.run.results.files import saved_rounds
 from fesem_jax.utils import processes
-from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import check
 
-_KEPT = 2  # Checkpoints: the newest, and one in case that it is damaged.
+_KEPT = 2  # The newest, and one in case that its files are lost.
 
 
 class Checkpoints:
-  """The newest checkpoints of a workdir.
+  """The newest checkpoints of a workdir, `workdir/checkpoints/ROUND`, and their states.
 
-  Each is a folder `workdir/checkpoints/ROUND` that holds the state as Orbax writes it,
-  and `sha256`, the digest of its files, which Orbax's CheckpointManager could not add
-  before a checkpoint is final. Several processes save and restore together, each its
-  own rows.
+  Several processes save and load together, each its own rows.
   """
 
   def __init__(self, workdir: pathlib.Path):
@@ -41,41 +34,26 @@ class Checkpoints:
     return processes.from_first(lambda: max(saved_rounds(self._workdir), default=None))
 
   def save(self, rounds_done: int, state: Any) -> None:
-    """Saves the state; a checkpoint exists whole or not at all."""
+    """Saves the state, whole or not at all, and deletes older checkpoints."""
     if self.latest_round() == rounds_done:
       return
-    name = f'.{rounds_done}.{secrets.token_hex(8)}.partial'
-    partial = self._dir / processes.from_first(lambda: name)
-    processes.from_first(lambda: partial.mkdir())
+    processes.from_first(lambda: files.sync(self._workdir))
     items = self._orbax.args.PyTreeSave(_by_folder(jax.tree.map(_once, state)))
     with _quiet():
-      self._checkpointer.save(partial / 'state', args=items)
-    processes.barrier('saved')
-    processes.from_first(lambda: self._finish(partial, rounds_done))
+      self._checkpointer.save(self._dir / str(rounds_done), args=items)
+    processes.from_first(self._delete_older)
 
-  def _finish(self, partial: pathlib.Path, rounds_done: int) -> None:
-    """Makes a written state a checkpoint, and deletes those that it replaces."""
-    files.sync(self._workdir)
-    write_atomically(partial / 'sha256', _digest(partial / 'state'))
-    partial.rename(self._dir / str(rounds_done))
+  def _delete_older(self) -> None:
     for old in saved_rounds(self._workdir)[:-_KEPT]:
       shutil.rmtree(self._dir / str(old), ignore_errors=True)
 
-  def restore(self, like: Any) -> tuple[Any, int]:
-    """The newest checkpoint's state, placed as `like`, and the rounds done there."""
-    rounds_done = self.latest_round()
-    assert rounds_done is not None
-    return self.load(rounds_done, like), rounds_done
-
   def load(self, rounds_done: int, like: Any) -> Any:
-    """The state of a checkpoint, placed as `like`; raises `UserError` if damaged."""
-    folder = self._dir / str(rounds_done)
-    processes.from_first(lambda: _check_digest(folder))
+    """The state of a checkpoint, placed as `like`."""
     abstract = _by_folder(jax.tree.map(self._orbax.utils.to_shape_dtype_struct, like))
     options = self._orbax.checkpoint_utils.construct_restore_args(abstract)
     items = self._orbax.args.PyTreeRestore(abstract, restore_args=options)
     with _quiet():
-      restored = self._checkpointer.restore(folder / 'state', args=items)
+      restored = self._checkpointer.restore(self._dir / str(rounds_done), args=items)
     return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(restored))
 
   def close(self) -> None:
@@ -114,24 +92,6 @@ def _by_folder(state: Any) -> dict[str, Any]:
     name = jax.tree_util.keystr(path, simple=True, separator='_')
     named[f'{i:06}_{re.sub(r"[^A-Za-z0-9_]", "_", name)[:100]}'] = array
   return named
-
-
-def _digest(folder: pathlib.Path) -> str:
-  """SHA-256 of the names and contents of all files in a folder."""
-  digest = hashlib.sha256()
-  for path in sorted(p for p in folder.rglob('*') if p.is_file()):
-    digest.update(f'{path.relative_to(folder).as_posix()}\0'.encode())
-    with path.open('rb') as file:
-      digest.update(hashlib.file_digest(file, 'sha256').digest())
-  return digest.hexdigest()
-
-
-def _check_digest(folder: pathlib.Path) -> None:
-  """Raises `UserError` if a checkpoint is damaged."""
-  path = folder / 'sha256'
-  saved = path.read_bytes() if path.is_file() else b''
-  is_sound = saved == _digest(folder / 'state').encode()
-  check(is_sound, f'{folder}: is corrupt (checksum mismatch); delete it and run again')
 
 
 @contextlib.contextmanager

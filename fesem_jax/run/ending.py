@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -11,7 +10,8 @@ import numpy as np
 from fesem_jax.core import offloading, placement, prng_streams, sharding
 from fesem_jax.data import label_counts
 from fesem_jax.models.starting import whole_model
-from fesem_jax.run import evaluation, figure_data
+from fesem_jax.run import evaluation, figure_data, programs
+from fesem_jax.run.callbacks.calls import call
 from fesem_jax.run.checks import check_after
 from fesem_jax.run.replicate import Replicate
 from fesem_jax.run.results import client_table, curves, records
@@ -23,13 +23,11 @@ if TYPE_CHECKING:
   from pandas import DataFrame  # Slow to import.
 
 
-def finish(
-  run: Replicate, compile_seconds: Callable[[], float], began: float, start: Any
-) -> Result:
+def finish(run: Replicate, began: float, compiled: float, start: Any) -> Result:
   """The result of a run after its last round, written into its workdir.
 
-  `began` is by `time.perf_counter`, and `start` gives the first state again. Raises the
-  error of a run that diverged.
+  `began` and `compiled` are the time and `programs.compile_seconds` of the beginning,
+  and `start` gives the first state again. Raises the error of a run that diverged.
   """
   if run.error is not None:
     raise run.error
@@ -38,9 +36,8 @@ def finish(
   spec, state, train = run.spec, run.state, run.splits[0]
   counts = label_counts(run.on_host)
   picture = _portrait(run) if spec.workdir is not None and spec.make_portrait else None
-  timing = records.timing(
-    compile_seconds(), run.seconds, run.steps, time.perf_counter() - began
-  )
+  seconds = programs.compile_seconds() - compiled, time.perf_counter() - began
+  timing = records.timing(*seconds, run.seconds, run.steps)
   if run.runner.count > 1:
     timing |= {'runs_at_once': run.runner.count}
   local, used, task, others = run.algorithm.local, run.runner.deployed, run.task, None
@@ -59,11 +56,8 @@ def finish(
   )
   summary |= {'data_placement': placement.of(train), 'ended': run.reason}
   is_sampled = spec.clients_per_round or spec.selection or local.dropout_rate
-  if (
-    is_sampled
-    and used.personal is not None
-    and not offloading.is_offloaded(used.personal)
-  ):
+  personal = used.personal
+  if is_sampled and personal is not None and not offloading.is_offloaded(personal):
     summary |= evaluation.trained(run.measured, state, start(), train, task)
   summary['checks'] = [*run.found, *check_after(spec, summary, run.out.records)]
   return _ended(run, _result(run, summary, run.table(run.measured), picture))
@@ -86,7 +80,7 @@ def _ended(
   history, reason = result.history, run.reason or ''
   now = {'record': history[-1], 'records': tuple(history[:-1]), 'state': None}
   event = run.event(result=result, reason=reason, **now)
-  run.callbacks.on_end(event)
+  call(run.callbacks, 'on_end', event, result.summary)
   if event.columns:
     clients = client_table.with_columns(result.clients, event.columns, 'columns')
     result = dataclasses.replace(result, clients=clients)

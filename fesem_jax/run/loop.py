@@ -17,7 +17,6 @@ from fesem_jax.run.checks import check_run
 from fesem_jax.run.ending import finish, read_finished
 from fesem_jax.run.evaluation import Measured
 from fesem_jax.run.program_memory import TooLarge
-from fesem_jax.run.programs import CompileTime
 from fesem_jax.run.replicate import Replicate
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.runner import Runner, Splits, axes_of, method_of
@@ -134,9 +133,8 @@ def run_together(
   `splits` are as arranged, and `end` gets the outcome of each run once it is over.
   Raises `UserError` of a method that cannot run, or a program that is too large.
   """
-  began, runs = time.perf_counter(), list[Replicate]()
+  clock, runs = (time.perf_counter(), programs.compile_seconds()), list[Replicate]()
   with contextlib.ExitStack() as opened:
-    compiling = opened.enter_context(CompileTime())
     runner = runner_of(specs[0], splits[0], count, axes)
     for spec, pair in zip(specs, splits, strict=True):
       stack = opened.enter_context(contextlib.ExitStack())
@@ -146,19 +144,20 @@ def run_together(
         stack.close()
         end(spec, e)
     for done in sorted({run.done for run in runs}):
-      members = [run for run in runs if run.done == done]
-      _run_members(runner, members, end, compiling, began)
-      began = time.perf_counter()
+      _run_members(runner, [run for run in runs if run.done == done], end, clock)
+      clock = time.perf_counter(), programs.compile_seconds()
 
 
 def _run_members(
   runner: Runner,
   runs: list[Replicate],
   end: Callable[[Spec, Outcome], None],
-  compiling: CompileTime,
-  began: float,
+  clock: tuple[float, float],
 ) -> None:
-  """Carries out runs of which equally many rounds are done."""
+  """Carries out runs of which equally many rounds are done.
+
+  `clock` are the time and `programs.compile_seconds` of their beginning.
+  """
   inputs, done = _inputs(runner, runs), runs[0].done
   if done < runs[0].spec.rounds:
     runner.wait()
@@ -178,7 +177,6 @@ def _run_members(
   is_read = runner.count == 1 or reads_states(runs[0].spec)
   of_start = _measured(runner, states, inputs, done)
   for place, run in enumerate(runs):
-    run.opened.enter_context(run.callbacks)
     run.state = runner.state(states, place) if is_read or done else None
     measure = functools.partial(of_start, place)
     run.begin(run.state, _at(runner, clusters, place), seconds, measure)
@@ -187,24 +185,23 @@ def _run_members(
     run_rounds(runner, runs, states, inputs, is_read)
   except Stopped as e:
     stopped = e
-  total = compiling.seconds() / len(runs)
-  share = (time.perf_counter() - began) / len(runs)
+  now = time.perf_counter(), programs.compile_seconds()
+  shares = [(x - before) / len(runs) for x, before in zip(now, clock, strict=True)]
   for place, run in enumerate(runs):
     if run.reason is None and run.error is None:
       continue
-    before, now = compiling.seconds() - total, time.perf_counter() - share
+    now = time.perf_counter(), programs.compile_seconds()
+    began = tuple(x - share for x, share in zip(now, shares, strict=True))
     outcome: Outcome | None = None
-    measure = functools.partial(_measured(runner, states, inputs, run.done), place)
     try:
       with run.opened:
         if run.error is None and run.measured is None:  # No round was left.
           outcome = read_finished(run)
           if outcome is None:
-            run.measure_again(measure(), run.state)
+            measure = _measured(runner, states, inputs, run.done)
+            run.measure_again(measure(place), run.state)
         if outcome is None:
-          start = lambda p=place: runner.state(first(), p)  # noqa: E731
-          compiled = lambda b=before: compiling.seconds() - b  # noqa: E731
-          outcome = finish(run, compiled, now, start)
+          outcome = finish(run, *began, lambda p=place: runner.state(first(), p))
     except (Diverged, UserError) as e:
       outcome = e
     end(run.spec, outcome)
@@ -219,7 +216,7 @@ def runner_of(
   method, cohort = method_of(spec), draw(spec, splits[0], 1)
   most = 1 if count == 1 or reads_states(spec) else min(spec.rounds, _MOST_ROUNDS)
   options = count, most, tuple(axes), spec.wants_clients, spec.finetune_epochs
-  with progress_lines.waiting_for('checking the method on the data'):
+  with programs.waiting('checking the method on the data'):
     runner: Runner = programs.once(
       ('runner', method[1], *options),
       lambda: Runner(spec, method, splits, cohort, axes, count, most),

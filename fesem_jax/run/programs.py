@@ -1,12 +1,13 @@
 """Compiled programs, kept so that further runs of a method can share them."""
 
 import collections
+import contextlib
 import functools
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -122,6 +123,24 @@ def clear() -> None:
     _cached.clear()
 
 
+# Seconds of each wait of a run for a program.
+_waits: list[float] = []
+
+
+@contextlib.contextmanager
+def waiting(what: str) -> Iterator[None]:
+  """Shows what is being traced or compiled, and counts the time."""
+  began = time.perf_counter()
+  with progress_lines.waiting_for(what):
+    yield
+  _waits.append(time.perf_counter() - began)
+
+
+def compile_seconds() -> float:
+  """Seconds that runs of this process have waited for programs so far."""
+  return sum(_waits)
+
+
 class Program:
   """A function that is compiled on another thread; `what` it does is for messages."""
 
@@ -131,7 +150,7 @@ class Program:
   @functools.cached_property
   def compiled(self) -> jax.stages.Compiled:
     """The compiled function; raises `TooLarge` if it does not fit."""
-    with progress_lines.waiting_for(f'compiling {self.what}'):
+    with waiting(f'compiling {self.what}'):
       return self._compiling.result()
 
   @property
@@ -150,7 +169,7 @@ def traced(
   """`jax.jit(fn, **options)`, traced once for a key; see `compiled`."""
 
   def trace() -> jax.stages.Traced:
-    with progress_lines.waiting_for(f'tracing {what}'):
+    with waiting(f'tracing {what}'):
       return jax.jit(fn, **options).trace(*args)
 
   found: jax.stages.Traced = once(('traced', what, key), trace, *args)
@@ -168,7 +187,9 @@ def compiled(
   """
 
   def begin() -> Program:
-    lowered = traced(what, key, fn, *args, **options).lower()
+    of_shapes = traced(what, key, fn, *args, **options)
+    with waiting(f'compiling {what}'):
+      lowered = of_shapes.lower()
     program = Program(what, _threads().submit(compile_to_fit, lowered, args, what))
     if processes.count() > 1:  # All of them are to compile in the same order.
       _ = program.compiled
@@ -191,32 +212,3 @@ def _kinds(args: tuple[Any, ...]) -> Hashable:
     for x in leaves
   ]
   return structure, tuple(kinds)
-
-
-class CompileTime:
-  """The time that JAX spends on tracing and compiling while this context is open."""
-
-  _EVENTS = '/jax/core/compile/'
-
-  def __init__(self) -> None:
-    self._spans: list[tuple[float, float]] = []
-
-  def __enter__(self) -> 'CompileTime':
-    jax.monitoring.register_event_duration_secs_listener(self._listen)
-    return self
-
-  def __exit__(self, *error: object) -> None:
-    jax.monitoring.unregister_event_duration_listener(self._listen)
-
-  def _listen(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
-    if event.startswith(self._EVENTS):
-      now = time.perf_counter()
-      self._spans.append((now - duration_secs, now))
-
-  def seconds(self) -> float:
-    """Seconds so far; what happens at the same time counts once."""
-    total, last = 0.0, -math.inf
-    for start, end in sorted(self._spans):
-      total += max(0.0, end - max(start, last))
-      last = max(last, end)
-    return total

@@ -19,7 +19,7 @@ from fesem_jax.run.callbacks.additions import (
   ServerMetrics,
 )
 from fesem_jax.run.callbacks.callback import Arranged, Callback, Event
-from fesem_jax.run.callbacks.calls import FINISHED, Callbacks
+from fesem_jax.run.callbacks.calls import call
 from fesem_jax.run.callbacks.costs import Costs
 from fesem_jax.run.checks import check_before
 from fesem_jax.run.configuration import identity
@@ -30,12 +30,14 @@ from fesem_jax.run.runner import Runner, Splits, with_memory
 from fesem_jax.run.selecting import draw, selected
 from fesem_jax.run.spec import Spec
 from fesem_jax.run.workdir import claim_workdir
-from fesem_jax.utils import progress_lines
+from fesem_jax.utils import processes, progress_lines
 from fesem_jax.utils.errors import Diverged, WorkdirError
 from fesem_jax.utils.interrupts import Stopped
 
 if TYPE_CHECKING:
   from pandas import DataFrame  # Slow to import.
+
+FINISHED = 'finished'  # The reason of a run that has done all its rounds.
 
 
 class Replicate:
@@ -83,7 +85,7 @@ class Replicate:
       message = f'rounds: the workdir holds {self.done}, more than {spec.rounds}'
       raise WorkdirError(message)
     self.out = files.MetricsWriter(spec.workdir, self.done)
-    self.callbacks = Callbacks(self._additions(), spec.callbacks)
+    self.callbacks = [*self._additions(), *spec.callbacks]
     self._display = progress_lines.display() if shows else None
     self.enter(max(self.done, 1))
 
@@ -172,8 +174,15 @@ class Replicate:
     history = self.out.records
     record, before = (history[-1], history[:-1]) if history else ({}, [])
     now = {'record': record, 'records': tuple(before), 'clusters': clusters}
-    self.reason = self.callbacks.on_start(self.event(state=state, **now))
-    if self.reason is None and records.settled(history, self.spec.patience):
+    event, before = self.event(state=state, **now), record.get('stopped')
+    for callback in self.callbacks:
+      self.opened.push(lambda kind, error, trace, c=callback: c.close(error))
+    self.reason = call(self.callbacks, 'on_start', event, {})
+    if self.done == self.spec.rounds:
+      self.reason = FINISHED
+    elif before and before['rounds'] >= self.spec.rounds:  # More rounds continue it.
+      self.reason = before['reason']
+    elif self.reason is None and records.settled(history, self.spec.patience):
       self.reason = 'patience'
     measured = [r for r in history if 'finetuned' in r]
     self._last_measured = measured[-1] if measured else {}
@@ -223,11 +232,13 @@ class Replicate:
         record |= evaluation.record(self.measured, train, test, self.task)
         now['clusters'] = self.measured.assignment
         self._last_measured = record
-      reason = self.callbacks.on_round(self.event(**now))
+      reason = call(self.callbacks, 'on_round', self.event(**now), record)
+      if reason is not None and self.done < spec.rounds:
+        record['stopped'] = {'reason': reason, 'rounds': spec.rounds}
       self.reason = self.reason or reason
       if reason is None or self.measured is not None:
         break
-    over, halted = self.reason is not None, self.callbacks.halts(interrupted)
+    over, halted = self.reason is not None, processes.any_of(interrupted)
     self.out.write(record)
     every = spec.checkpoint_every
     if over:
@@ -237,8 +248,6 @@ class Replicate:
     if self._display is not None:
       shown = records.progress(record, self._last_measured, self.task)
       self._display.rounds(self.done, spec.rounds, shown, over=over or halted)
-    if halted:
-      self.callbacks.raise_error(self._saved())
     is_stopped = halted and not over
     return Stopped.after(self.done, spec.rounds, spec.workdir) if is_stopped else None
 
@@ -250,17 +259,9 @@ class Replicate:
     # Callbacks may have columns and figures of the last evaluation to add.
     now = {'record': record, 'records': tuple(before), 'state': state}
     now |= {'measured': measured, 'clusters': measured.assignment}
-    self.callbacks.on_round(self.event(**now))
+    call(self.callbacks, 'on_round', self.event(**now), record)
     if record != last:  # Stopped here between evaluations, say.
       self.out.amend(record)
-    self.callbacks.raise_error(self._saved())
-
-  def _saved(self) -> str:
-    """A sentence on what is left of a run that a callback ended with an error."""
-    folder = self.spec.workdir
-    if folder is None:
-      return f'A callback raised this by round {self.done}; nothing was saved.'
-    return f'Round {self.done} is saved in {folder}; the same command continues.'
 
   def _check_finite(self, info: RoundInfo) -> None:
     """Raises `Diverged` if nothing sound is left of a round."""

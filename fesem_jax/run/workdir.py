@@ -114,5 +114,5 @@ def remove_left_overs(workdir: pathlib.Path) -> None:
     for folder in (workdir, workdir / 'plots'):
       for file in folder.glob('.*.partial'):
         file.unlink()
-  for folder in (workdir / 'checkpoints').glob('.*.partial'):
+  for folder in (workdir / 'checkpoints').glob('*.orbax-checkpoint-tmp*'):
     shutil.rmtree(folder, ignore_errors=True)

@@ -268,8 +268,6 @@ def over_batches(
     return carry, total, num_seen + count
 
   loop = carry, jnp.float32(0.0), jnp.float32(0.0)
-  # Mapped from the start, or `jax.vmap` would trace `body` again to find what is.
-  loop = where(client.steps >= 0, loop, loop)
   most = jax.lax.pmax(client.steps, batching.SIDE)
   carry, total, num_seen = over_steps(0, most, body, loop)
   return carry, total / jnp.maximum(num_seen, 1.0)

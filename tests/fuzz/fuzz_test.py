@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 import fesem_jax as fj
 from fesem_jax import data
-from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.results import client_table as client_file
 from fesem_jax.run.results import files, saved_models
 from tests.support import runs, sources
@@ -66,20 +65,6 @@ def write_run(folder):
   shutil.copytree(finished(), folder, dirs_exist_ok=True)
 
 
-def write_checkpoint(folder):
-  checkpoints = Checkpoints(folder)
-  checkpoints.save(1, STATE)
-  checkpoints.close()
-
-
-def read_checkpoint(folder):
-  checkpoints = Checkpoints(folder)
-  try:
-    return checkpoints.restore(jax.tree.map(np.zeros_like, STATE))
-  finally:
-    checkpoints.close()
-
-
 def read_run(folder):
   run = fj.load_run(folder)
   run.params(client='c1')
@@ -123,7 +108,6 @@ FORMATS = [
 CHECKED = [
   ('portrait', write_run, files.read_portrait, 'clients.npz'),
   ('models', write_run, read_models, 'models.npz'),
-  ('checkpoint', write_checkpoint, read_checkpoint, 'checkpoints/1/**/*'),
 ]
 
 

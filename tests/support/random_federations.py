@@ -347,7 +347,8 @@ def check_a_resumed_round(programs, case):
   with tempfile.TemporaryDirectory() as folder:
     checkpoints = Checkpoints(pathlib.Path(folder))
     checkpoints.save(1, state)
-    restored, rounds_done = checkpoints.restore(jax.tree.map(np.zeros_like, state))
+    rounds_done = checkpoints.latest_round()
+    restored = checkpoints.load(rounds_done, jax.tree.map(np.zeros_like, state))
     checkpoints.close()
   assert rounds_done == 1
   whole, resumed = (

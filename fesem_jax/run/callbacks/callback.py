@@ -146,9 +146,7 @@ class Callback:
   Override the methods that you need, and pass instances of your class to
   `simulate(..., callbacks=[...])`. They are called in the order of the list, in every
   process; write files in the first one only (`processes.is_first()`).
-
-  If a method raises, the other callbacks are still called for the round, the round is
-  saved as after Ctrl-C, and the error ends the run.
+  An error of a method ends the run; a resumed run continues after the last checkpoint.
 
   Attributes:
     wants_clients: whether `Event.info.clients` reports each client of the round.

@@ -118,7 +118,7 @@ def outcome(history: Sequence[Record]) -> Record:
 
 
 def timing(
-  compile_seconds: float, seconds: Sequence[float], steps: int, total_seconds: float
+  compile_seconds: float, total_seconds: float, seconds: Sequence[float], steps: int
 ) -> Record:
   """The `timing` of a summary; seconds and steps are of the rounds of this process."""
   return {
