@@ -134,7 +134,7 @@ def digest_of_data(
       *([] if attack is None else [attack.bad, np.array([repr(attack.kinds)])]),
       *([] if split.weights is None else [split.weights]),
       *(split.server_test or ()),
-      *_own_groups(split),
+      *([] if split.groups is None else [np.asarray(split.groups.ids)]),
     ):
       array = np.ascontiguousarray(array)
       digest.update(f'{array.dtype} {array.shape}'.encode())
@@ -148,20 +148,6 @@ def digest_of_data(
   for split, mask in zip(splits, here, strict=True):
     digest.update(_digests_of_examples(split, mask).data)
   return digest.hexdigest()[:16]
-
-
-def _own_groups(split: FederatedData) -> list[np.ndarray]:
-  """The groups [M] of an oracle, where they are not the true clusters."""
-  if split.groups is None:
-    return []
-  ids, truth = np.asarray(split.groups.ids), split.info.clusters
-  if truth is not None:
-    group_numbers, cluster_numbers = (
-      np.unique(x, return_inverse=True)[1] for x in (ids, truth)
-    )
-    if np.array_equal(group_numbers, cluster_numbers):
-      return []
-  return [ids]
 
 
 def _digests_of_examples(split: FederatedData, own: np.ndarray | None) -> np.ndarray:

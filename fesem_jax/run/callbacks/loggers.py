@@ -4,7 +4,6 @@ import os
 import pathlib
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -51,29 +50,25 @@ class TensorBoard(Logger):
   """Writes to `workdir/tensorboard/`, or to `tensorboard/` without a workdir."""
 
   def __init__(self) -> None:
-    import tensorboardX  # noqa: F401 - an optional dependency.
+    import tensorboardX  # An optional dependency.
 
+    self._new_writer = tensorboardX.SummaryWriter
     super().__init__(self._add)
 
   def open(self, event: Event) -> None:
     """Opens a file, whose rounds replace those of earlier files."""
-    from tensorboardX.event_file_writer import EventsWriter
-    from tensorboardX.proto.event_pb2 import Event, SessionLog
-
     folder = (event.workdir or pathlib.Path()) / 'tensorboard'
-    folder.mkdir(parents=True, exist_ok=True)
-    self._file = EventsWriter(str(folder / 'events'), f'.{event.number:09}')
-    began = SessionLog(status=SessionLog.START)
-    self._file.write_event(Event(wall_time=time.time(), step=0, session_log=began))
+    self._writer = self._new_writer(str(folder), purge_step=0)
 
   def _add(self, number: int, numbers: dict[str, float]) -> None:
-    from tensorboardX.proto.event_pb2 import Event
-    from tensorboardX.summary import Summary, scalar
+    for name, value in numbers.items():
+      self._writer.add_scalar(name, value, number)
+    self._writer.flush()
 
-    values = [v for pair in numbers.items() for v in scalar(*pair).value]
-    event = Event(wall_time=time.time(), step=number, summary=Summary(value=values))
-    self._file.write_event(event)
-    self._file.flush()
+  def close(self, error: BaseException | None) -> None:
+    """Closes the file."""
+    if self.is_open:
+      self._writer.close()
 
 
 class WeightsAndBiases(Logger):
