@@ -226,7 +226,7 @@ def test_a_run_in_which_all_clients_fail_stops_and_keeps_its_checkpoint(tmp_path
 
 def test_a_start_in_which_all_clients_fail_is_no_result():
   with pytest.raises(Diverged, match='Round 1: no client came back'):
-    simulated_linear('robust', rate=1e30, devices=1, eval_every=0, finetune_epochs=0)
+    simulated('robust', rate=1e30, devices=1, eval_every=0, finetune_epochs=0)
 
 
 def test_models_too_large_to_compare_are_a_divergence():
