@@ -45,7 +45,7 @@ from fesem_jax.training.cohort import for_each_client, train_cohort
 from fesem_jax.training.compression import compression
 from fesem_jax.training.local_sgd import local_sgd, plus, toward
 from fesem_jax.training.one_client import Client, for_each_batch
-from fesem_jax.training.optimizers import AdamOptions, local_optimizer
+from fesem_jax.training.optimizers import local_optimizer
 from fesem_jax.training.privacy import differential_privacy
 from fesem_jax.training.trained import Reduction, Trained
 from fesem_jax.utils.errors import UserError
@@ -53,7 +53,6 @@ from fesem_jax.utils.processes import initialize
 from fesem_jax.utils.version import __version__
 
 __all__ = [
-  'AdamOptions',
   'Algorithm',
   'Augmentation',
   'Callback',

@@ -71,8 +71,3 @@ def read(
   if isinstance(arrays, Pool):
     return arrays
   return from_arrays(**{**arrays, **({'task': task} if task else {})})
-
-
-def help_text() -> str:
-  """A line for each data set: its expression, and what it is."""
-  return expressions.help_text(SOURCES, hidden=['request'])

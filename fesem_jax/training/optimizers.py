@@ -1,13 +1,12 @@
 """Local optimizers by their names, with the update rules of PyTorch."""
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from fesem_jax.core import hyperparameters
-from fesem_jax.utils import ranges
 from fesem_jax.utils.ranges import NotNegative, Positive, Share, checked
 
 Name = Literal['sgd', 'momentum', 'adam', 'adamw']
@@ -17,32 +16,13 @@ NAMES: tuple[str, ...] = get_args(Name)
 _NORM_EPSILON = 1e-6
 
 
-class AdamOptions(NamedTuple):
-  """Numbers of Adam and AdamW.
-
-  Attributes:
-    beta1: decay of the mean of gradients of 'adam' and 'adamw'.
-    beta2: decay of the mean of their squares.
-    epsilon: added to the root of the mean of squares by 'adam' and 'adamw'.
-  """
-
-  beta1: Share = 0.9
-  beta2: Share = 0.999
-  epsilon: Positive = 1e-8
-
-
-ADAM = AdamOptions()
-
-
 @checked
 def local_optimizer(
   optimizer: Name,
   learning_rate: Positive,
   *,
   momentum: Share = 0.9,
-  nesterov: bool = False,
   weight_decay: NotNegative = 0.0,
-  adam: AdamOptions = ADAM,
   clip_norm: NotNegative = 0.0,
 ) -> optax.GradientTransformation:
   """An optimizer of clients by its name, which steps as PyTorch's does.
@@ -53,43 +33,39 @@ def local_optimizer(
     g <- g + weight_decay w                               but for adamw
     sgd        w <- w - eta g
     momentum   b <- momentum b + g                        b is 0 before the first step
-               w <- w - eta b, or w - eta (g + momentum b) with `nesterov`
+               w <- w - eta b
     adam       m <- beta1 m + (1 - beta1) g,  v <- beta2 v + (1 - beta2) g^2
                w <- w - eta m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)
     adamw      w <- w - eta weight_decay w, then as adam
 
   as torch.optim.SGD, Adam, AdamW and torch.nn.utils.clip_grad_norm_; |g| is over all
-  parameters that learn. The state is reset in every round.
+  parameters that learn. The state is reset in every round. Others are Optax's.
 
   Args:
     optimizer: 'sgd'; 'momentum', SGD with `momentum`; 'adam'; or 'adamw', whose
       `weight_decay` is decoupled.
     learning_rate: eta, the local learning rate.
     momentum: momentum of 'momentum'; 0 is plain SGD.
-    nesterov: Nesterov's form of 'momentum'.
     weight_decay: multiple of the parameters that is added to the gradient, or, with
       'adamw', that steps take off them; 0 is none.
-    adam: of 'adam' and 'adamw'.
     clip_norm: L2 norm, over all parameters, to which the gradient of each step of a
       client is clipped, penalty and correction included; 0 is none.
 
   Raises:
     UserError: on an unknown name, or a number out of range.
   """
-  ranges.check_arguments(AdamOptions, adam._asdict())
   clips, decays, moves_on = clip_norm > 0, weight_decay > 0, momentum > 0
 
   def make(rate, momentum, weight_decay, clip_norm):
     parts = [clip_by_norm(clip_norm)] if clips else []
     if decays and optimizer != 'adamw':
       parts.append(optax.add_decayed_weights(weight_decay))
-    betas = {'b1': adam.beta1, 'b2': adam.beta2, 'eps': adam.epsilon}
     if optimizer == 'adam':
-      parts.append(optax.adam(rate, **betas))
+      parts.append(optax.adam(rate))
     elif optimizer == 'adamw':
-      parts.append(optax.adamw(rate, **betas, weight_decay=weight_decay))
+      parts.append(optax.adamw(rate, weight_decay=weight_decay))
     elif optimizer == 'momentum' and moves_on:
-      parts.append(optax.sgd(rate, momentum, nesterov))
+      parts.append(optax.sgd(rate, momentum))
     else:
       parts.append(optax.sgd(rate))
     return parts[0] if len(parts) == 1 else optax.chain(*parts)

@@ -1,7 +1,6 @@
 """Every partition deals each example once, and as its paper says."""
 
 import itertools
-import re
 
 import numpy as np
 import pytest
@@ -90,13 +89,6 @@ def test_expressions_are_values(inner):
     assert hash(value) == hash(partitions.parse(str(value)))
   three = partitions.parse(f'{inner}+rotated(groups=[0,30])+noisy(0.2)')
   assert [type(part).__name__ for part in three.parts[:2]] == ['Noisy', 'Rotated']
-
-
-def test_help_names_every_kind_and_field():
-  text = partitions.help_text()
-  names = [re.match(r'\w+', line)[0] for line in text.splitlines()]
-  assert names == [*partitions.KINDS]
-  assert 'dirichlet(alpha=0.5, min_examples=0): ' in text
 
 
 class EveryOther(partitions.Partition):

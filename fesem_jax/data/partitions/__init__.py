@@ -69,8 +69,3 @@ def replace(text: str, field: str, value: Any) -> Partition:
     return dataclasses.replace(part, within=replaced(part.within))
 
   return replaced(parse(text))
-
-
-def help_text() -> str:
-  """A line for each kind: its name, fields with defaults, and what it is."""
-  return expressions.help_text(KINDS, hidden=('within',))
