@@ -72,8 +72,8 @@ def centralized(local: LocalTraining) -> Algorithm:
     return state._replace(params=params), info
 
   sent = Traffic(
-    lambda known, drawn: Sent(0, 0),
-    known=lambda state: state.sent,
+    lambda inputs, drawn: Sent(0, 0),
+    inputs=lambda state: state.sent,
     start_up=float,
   )
   return Algorithm(local, init, step, deployed, traffic=sent)

@@ -100,7 +100,7 @@ def _traffic(local: LocalTraining) -> traffic.Traffic:
   """A model and a gradient of it more in the rounds that cluster."""
   size = traffic.bytes_of_model(local)
 
-  def round_costs(known, drawn):
+  def round_costs(inputs, drawn):
     turn, remainder = divmod(drawn.number - 1, CLUSTER_EVERY)
     more = int(remainder == 0 and turn < CLUSTER_UPDATES)
     return traffic.Sent((1 + more) * size, (1 + more) * size, 3 * more)

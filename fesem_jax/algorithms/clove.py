@@ -116,9 +116,9 @@ def _traffic(local: LocalTraining, num_clusters: int) -> traffic.Traffic:
   down = num_clusters * size + traffic.NUMBER
   up = size + num_clusters * traffic.NUMBER
 
-  def round_costs(known, drawn):
+  def round_costs(inputs, drawn):
     if drawn.number == 1:
       return traffic.Sent(size, size)
     return traffic.Sent(down, up, num_clusters)
 
-  return traffic.Traffic(round_costs, model=size, beside='losses of models')
+  return traffic.Traffic(round_costs, model=size, extras='losses of models')

@@ -94,7 +94,7 @@ def _two_passes(local: LocalTraining, same_cohort: bool) -> traffic.Traffic:
   """Traffic of both passes: the first cohort is another unless told otherwise."""
   size = traffic.bytes_of_model(local)
 
-  def round_costs(known, drawn):
+  def round_costs(inputs, drawn):
     passes = 1 if same_cohort or drawn.everyone else 2
     return traffic.Sent((passes + 1) * size, 2 * size, 3 * passes)
 

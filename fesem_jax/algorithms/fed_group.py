@@ -94,7 +94,7 @@ def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
     return ClientModels(state.centers, assignment)
 
   sent = traffic.after_clustering(traffic.one_model(local))
-  sent = sent._replace(beside=None)  # A second model, to find the nearest group.
+  sent = sent._replace(extras=None)  # A second model, to find the nearest group.
   return Algorithm(
     local, init, step, deployed, traffic=sent, unseen_models=unseen_models
   )

@@ -66,6 +66,6 @@ def fed_nova(local: LocalTraining, *, straggler_fraction: Fraction = 0.0) -> Alg
     return GlobalState(jax.tree.map(move, x, trained.sums.params)), trained.info()
 
   size = traffic.bytes_of_model(local)
-  sent = traffic.same_for_all(size, size + traffic.NUMBER)._replace(beside=None)
+  sent = traffic.same_for_all(size, size + traffic.NUMBER)._replace(extras=None)
   init = global_model.init(local)
   return Algorithm(local, init, step, global_model.deployed, train=train, traffic=sent)

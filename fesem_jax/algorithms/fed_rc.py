@@ -104,11 +104,11 @@ def _traffic(local: LocalTraining, num_clusters: int) -> traffic.Traffic:
   """Traffic of `fed_em`, and of one number for each center and class."""
   size = traffic.bytes_of_model(local)
 
-  def round_costs(known, drawn):
-    num_bytes = num_clusters * (size + int(known) * traffic.NUMBER)
+  def round_costs(inputs, drawn):
+    num_bytes = num_clusters * (size + int(inputs) * traffic.NUMBER)
     return traffic.Sent(num_bytes, num_bytes, num_clusters)
 
   return traffic.Traffic(
-    round_costs, known=lambda state: np.int32(state.classes.shape[2]), model=size,
+    round_costs, inputs=lambda state: np.int32(state.classes.shape[2]), model=size,
     models_up=num_clusters,
   )  # fmt: skip

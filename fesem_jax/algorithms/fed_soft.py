@@ -138,8 +138,8 @@ def _traffic(local: LocalTraining, num_clusters: int, every: int) -> traffic.Tra
   """K centers down, a model and K weights up; losses anew after `every` rounds."""
   size = traffic.bytes_of_model(local)
 
-  def round_costs(known, drawn):
-    estimated, rounds = known
+  def round_costs(inputs, drawn):
+    estimated, rounds = inputs
     due = rounds - np.asarray(estimated)[drawn.ids] >= every
     passes = np.where(due, num_clusters, 0)
     up = size + num_clusters * traffic.NUMBER
@@ -147,6 +147,6 @@ def _traffic(local: LocalTraining, num_clusters: int, every: int) -> traffic.Tra
 
   return traffic.Traffic(
     round_costs,
-    known=lambda state: (state.estimated, state.rounds),
+    inputs=lambda state: (state.estimated, state.rounds),
     model=size,
   )

@@ -118,7 +118,7 @@ def _traffic(
   size = traffic.bytes_of_model(local)
   all_of_them, answer = num_clusters * size, size + traffic.NUMBER
 
-  def round_costs(known, drawn):
+  def round_costs(inputs, drawn):
     if drawn.keep_clusters:
       return traffic.Sent(size, answer)
     return traffic.Sent(all_of_them, answer, num_clusters)
@@ -137,7 +137,7 @@ def _traffic(
     round_costs,
     start_bytes,
     model=size,
-    beside=f'the number of its cluster{", losses of first centers" * compared}',
+    extras=f'the number of its cluster{", losses of first centers" * compared}',
     models_before=restarts * rounds,
     starters=starters,
   )

@@ -119,4 +119,4 @@ def _traffic(local: LocalTraining) -> traffic.Traffic:
   def round_costs(aggregates, drawn):
     return traffic.Sent(size, size) if aggregates else traffic.Sent(0, 0)
 
-  return traffic.Traffic(round_costs, known=lambda state: state.aggregates, model=size)
+  return traffic.Traffic(round_costs, inputs=lambda state: state.aggregates, model=size)

@@ -100,9 +100,9 @@ def pacfl(
     return state._replace(centers=centers), info
 
   sent = traffic.one_model(local)._replace(
-    known=lambda state: state.numbers_sent,
+    inputs=lambda state: state.numbers_sent,
     start_up=lambda numbers: traffic.NUMBER * int(numbers.sum()),
-    beside=None,
+    extras=None,
   )
   return Algorithm(local, init, step, deployed, traffic=sent)
 

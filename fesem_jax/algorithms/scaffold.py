@@ -121,7 +121,7 @@ def scaffold(
     return ScaffoldState(x, c, client_controls), trained.info()
 
   num_bytes = 2 * traffic.bytes_of_model(local)
-  sent = traffic.same_for_all(num_bytes, num_bytes)._replace(beside=None)
+  sent = traffic.same_for_all(num_bytes, num_bytes)._replace(extras=None)
   return Algorithm(local, init, step, global_model.deployed, train=train, traffic=sent)
 
 

@@ -40,29 +40,29 @@ class Traffic(NamedTuple):
   losses and evaluations, is not counted.
 
   Attributes:
-    round_costs: (known, `Drawn`) -> `Sent`.
+    round_costs: (inputs, `Drawn`) -> `Sent`.
     start_bytes: number of clients -> bytes down and up of all before the first round.
-    known: state -> arrays of it that `round_costs` and `start_up` read, or None.
+    inputs: state -> arrays of it that `round_costs` and `start_up` read, or None.
     model: bytes of one model.
     whole_batches: whether a local step uses all examples of a client.
-    start_up: `known` -> bytes up before the first round that depend on the data, or
+    start_up: `inputs` -> bytes up before the first round that depend on the data, or
       None.
-    beside: what clients send beside one model a round, numbers that they chose or
+    extras: what clients send beside one model a round, numbers that they chose or
       counted; '' for nothing. None: more models, or vectors without noise for privacy.
     models_up: models that a client sends in a round, at most.
     models_before: models that a client sends before the first round, at most.
     starters: number of clients -> messages that `start_bytes` adds up.
-    seconds: `known` after a round -> its simulated seconds; None if a round takes as
+    seconds: `inputs` after a round -> its simulated seconds; None if a round takes as
       long as its slowest client.
   """
 
   round_costs: Callable[[Any, Drawn], Sent]
   start_bytes: Callable[[int], tuple[float, float]] = lambda num_clients: (0, 0)
-  known: Callable[[Any], Any] | None = None
+  inputs: Callable[[Any], Any] | None = None
   model: int = 0
   whole_batches: bool = False
   start_up: Callable[[Any], float] | None = None
-  beside: str | None = None
+  extras: str | None = None
   models_up: int = 1
   models_before: int = 0
   starters: Callable[[int], int] = lambda num_clients: num_clients
@@ -89,10 +89,10 @@ def same_for_all(
 ) -> Traffic:
   """Traffic with equal messages for all clients and rounds; see `Sent`."""
 
-  def round_costs(known: Any, drawn: Drawn) -> Sent:
+  def round_costs(inputs: Any, drawn: Drawn) -> Sent:
     return Sent(down, up, passes, passes_of_step)
 
-  return Traffic(round_costs, model=int(down), beside='')
+  return Traffic(round_costs, model=int(down), extras='')
 
 
 def one_model(local: LocalTraining) -> Traffic:
@@ -105,13 +105,13 @@ def after_clustering(
   traffic: Traffic, common: bool = True, losses: int = 0, choices: int = 0
 ) -> Traffic:
   """Traffic of clients that train, from a `common` model or not, before round 1."""
-  size, beside = traffic.model, 'training losses' if losses else traffic.beside
+  size, extras = traffic.model, 'training losses' if losses else traffic.extras
   down, up = size * common, size + NUMBER * losses
   if choices:
-    down, up, beside = choices * size, size + NUMBER, 'the number of its first model'
+    down, up, extras = choices * size, size + NUMBER, 'the number of its first model'
   return traffic._replace(
     start_bytes=lambda num_clients: (num_clients * down, num_clients * up),
-    beside=beside,
+    extras=extras,
     models_before=1,
   )
 
@@ -122,28 +122,28 @@ def all_in_use(
   """Traffic where clients compare `in_use(state)` models every `check_every` rounds."""
   size = bytes_of_model(local)
 
-  def round_costs(known: Any, drawn: Drawn) -> Sent:
+  def round_costs(inputs: Any, drawn: Drawn) -> Sent:
     compares = drawn.number > 1 and (drawn.number - 1) % check_every == 0
-    count = int(known) if compares else 0
+    count = int(inputs) if compares else 0
     return Sent((count + 1) * size, size + count * NUMBER, count)
 
   return Traffic(
-    round_costs, lambda n: (0, n * NUMBER), in_use, size, beside='losses of models'
+    round_costs, lambda n: (0, n * NUMBER), in_use, size, extras='losses of models'
   )
 
 
 def with_extra_round(
-  local: LocalTraining, number: int, known: Callable[[Any], Any]
+  local: LocalTraining, number: int, inputs: Callable[[Any], Any]
 ) -> Traffic:
-  """Traffic of one model, and in round `number` of `known(state)` numbers too."""
+  """Traffic of one model, and in round `number` of `inputs(state)` numbers too."""
   size = bytes_of_model(local)
 
-  def round_costs(known: Any, drawn: Drawn) -> Sent:
+  def round_costs(inputs: Any, drawn: Drawn) -> Sent:
     is_extra = drawn.number == number
-    numbers = int(known) if is_extra else 0
+    numbers = int(inputs) if is_extra else 0
     return Sent(size, size + numbers * NUMBER, int(is_extra))
 
-  return Traffic(round_costs, known=known, model=size)
+  return Traffic(round_costs, inputs=inputs, model=size)
 
 
 def with_first_change(
@@ -152,18 +152,18 @@ def with_first_change(
   """Traffic of two models, and of a third and its change for clients that join."""
   size, passes = bytes_of_model(local), 3 * epochs
 
-  def round_costs(known: Any, drawn: Drawn) -> Sent:
-    late = ~known[drawn.ids]
+  def round_costs(inputs: Any, drawn: Drawn) -> Sent:
+    late = ~inputs[drawn.ids]
     num_bytes = np.where(late, 3 * size, 2 * size)
     return Sent(num_bytes, num_bytes, np.where(late, passes, 0))
 
-  return Traffic(round_costs, known=joined, model=size)
+  return Traffic(round_costs, inputs=joined, model=size)
 
 
 def check_private(traffic: Traffic | None, sends: Sends | None) -> None:
   """Raises `UserError` if only some of what clients send would have noise."""
   if sends is not None and sends.privacy is not None and traffic is not None:
-    fits = traffic.beside is not None
+    fits = traffic.extras is not None
     check(fits, f'{sends.named}: not for clients that send more than one model')
 
 
@@ -178,8 +178,8 @@ def as_sent(traffic: Traffic, sends: Sends | None) -> Traffic:
     # Models, but not what is sent beside them, however much that is.
     return up - np.minimum(up // size, most) * (size - compressed)
 
-  def round_costs(known: Any, drawn: Any) -> Any:
-    sent = traffic.round_costs(known, drawn)
+  def round_costs(inputs: Any, drawn: Any) -> Any:
+    sent = traffic.round_costs(inputs, drawn)
     return sent._replace(up=less(sent.up, traffic.models_up))
 
   def start_bytes(num_clients: int) -> tuple[float, float]:

@@ -234,7 +234,7 @@ def reads_states(spec: Spec) -> bool:
     or bool(spec.patience)
     or backdoor_of(spec.train) is not None
     or spec.test.server_test is not None
-    or (traffic is not None and traffic.known is not None)
+    or (traffic is not None and traffic.inputs is not None)
   )
 
 

@@ -130,7 +130,7 @@ def test_clients_are_available_in_rounds_of_the_trace():
 def test_a_round_without_available_clients_sends_no_bytes():
   data, method = data_and_method()
 
-  def round_costs(known, drawn):  # Some of those that are drawn send more.
+  def round_costs(inputs, drawn):  # Some of those that are drawn send more.
     return Sent(drawn.ids * 10 / len(drawn.ids), 4.0 * np.ones(len(drawn.ids)))
 
   method = method._replace(traffic=Traffic(round_costs))

@@ -64,20 +64,20 @@ def test_two_more_models_of_moon_see_the_batch_of_each_local_step():
 
 
 def test_fed_rc_sends_a_number_for_each_center_and_class():
-  known = traffic('fed_rc').known(types.SimpleNamespace(classes=np.zeros((M, K, 3))))
+  known = traffic('fed_rc').inputs(types.SimpleNamespace(classes=np.zeros((M, K, 3))))
   assert known == 3
   both = [K * (P + 3 * 4)] * S
   assert sent('fed_rc', known) == (both, both, [K] * S)
 
 
 def test_l2gd_sends_models_in_rounds_of_aggregation_only():
-  known = traffic('l2gd').known(types.SimpleNamespace(aggregates=np.bool_(True)))
+  known = traffic('l2gd').inputs(types.SimpleNamespace(aggregates=np.bool_(True)))
   assert sent('l2gd', known) == ([P] * S, [P] * S, [0] * S)
   assert sent('l2gd', ~known) == ([0] * S, [0] * S, [0] * S)
 
 
 def test_fed_soft_computes_losses_where_they_are_due():
-  known = traffic('fed_soft').known(types.SimpleNamespace(estimated=0, rounds=3))
+  known = traffic('fed_soft').inputs(types.SimpleNamespace(estimated=0, rounds=3))
   assert known == (0, 3)
   known = np.array([3, 1, 2, -2, 0, 3, 3, 3, 3]), np.int32(3)
   wanted = [K * P] * S, [P + 4 * K] * S, [0, K, 0, K, K]
@@ -107,7 +107,7 @@ def test_cfl_gp_sends_gradients_in_the_rounds_that_cluster():
 
 def test_pacfl_counts_the_vectors_that_clients_send():
   of = traffic('pacfl')
-  known = of.known(types.SimpleNamespace(numbers_sent=np.array([12, 6, 0])))
+  known = of.inputs(types.SimpleNamespace(numbers_sent=np.array([12, 6, 0])))
   assert costs.start_bytes(of, 3, known) == {
     'start_bytes_down': 0,
     'start_bytes_up': 72,
@@ -120,7 +120,9 @@ def test_fed_group_sends_first_models_of_all_clients():
 
 def test_new_clients_of_stocfl_send_a_change_of_one_more_model():
   of, joined = traffic('stocfl'), np.array([True, False, True, True, False])
-  known = of.known(types.SimpleNamespace(clusters=types.SimpleNamespace(joined=joined)))
+  known = of.inputs(
+    types.SimpleNamespace(clusters=types.SimpleNamespace(joined=joined))
+  )
   both = [2 * P, 3 * P, 2 * P, 2 * P, 3 * P]
   assert sent('stocfl', known) == (both, both, [0, 30, 0, 0, 30])
   drawn = Drawn(1, np.arange(5), everyone=True)
@@ -129,13 +131,13 @@ def test_new_clients_of_stocfl_send_a_change_of_one_more_model():
 
 
 def test_flux_sends_descriptors_once():
-  known = traffic('flux').known(types.SimpleNamespace(numbers=np.int32(80)))
+  known = traffic('flux').inputs(types.SimpleNamespace(numbers=np.int32(80)))
   assert sent('flux', known, 4, 1) == ([P], [P], [0])
   assert sent('flux', known, 5, 1) == ([P], [P + 4 * 80], [1])
 
 
 def test_fed_drift_sends_models_in_use_at_the_begin_of_time_steps():
-  known = traffic('fed_drift').known(
+  known = traffic('fed_drift').inputs(
     types.SimpleNamespace(last_used=np.array([2, -1, 0]))
   )
   assert known == 2
@@ -164,7 +166,7 @@ def test_a_check_of_clusters_sends_one_model():
 def test_the_wrapped_state_gives_what_its_traffic_looks_at():
   checks = types.SimpleNamespace(due=2, hold=False)
   state = types.SimpleNamespace(method=None, checks=checks)
-  assert traffic('fesem', recluster_every=2).known(state) == (2, False, None)
+  assert traffic('fesem', recluster_every=2).inputs(state) == (2, False, None)
 
 
 @pytest.mark.parametrize(('name', 'options', 'down', 'up'), [

@@ -87,7 +87,7 @@ def test_there_is_no_epsilon_without_noise_or_delta():
 
 def test_notes_say_what_epsilon_does_not_cover():
   model = one_model(LOCAL)
-  more = model._replace(beside='its loss')
+  more = model._replace(extras='its loss')
   (note,) = privacy.notes(of(1.0), more, clustered=True)
   assert 'not their choice' in note
   (note,) = privacy.notes(of(1.0, 'client'), more, clustered=True)

@@ -92,7 +92,7 @@ def traffic_of(local: LocalTraining, buffer_size: int, concurrency: int) -> Traf
   """Messages of FedBuff: as many models down as up, and C down at the start."""
   size = traffic.bytes_of_model(local)
 
-  def round_costs(known, drawn: Drawn) -> Sent:
+  def round_costs(inputs, drawn: Drawn) -> Sent:
     # All clients are drawn, of which some receive a model.
     count = len(drawn.ids)
     return Sent(size * size_of(buffer_size, count) / count, size)
@@ -101,6 +101,6 @@ def traffic_of(local: LocalTraining, buffer_size: int, concurrency: int) -> Traf
     return size * (concurrency or num_clients), 0
 
   return Traffic(
-    round_costs, start_bytes, known=lambda state: state.seconds, model=size, beside='',
+    round_costs, start_bytes, inputs=lambda state: state.seconds, model=size, extras='',
     seconds=float,
   )  # fmt: skip

@@ -74,4 +74,4 @@ def all_centers(local: LocalTraining, num_clusters: int) -> traffic.Traffic:
   size = traffic.bytes_of_model(local)
   stack_size = num_clusters * size
   sent = traffic.same_for_all(stack_size, stack_size, passes=num_clusters)
-  return sent._replace(model=size, models_up=num_clusters, beside=None)
+  return sent._replace(model=size, models_up=num_clusters, extras=None)

@@ -81,9 +81,9 @@ def with_client_memory(method: Algorithm, parts: Sequence[str] = ()) -> Algorith
     return _with_personal(used, state.memory['statistics'])
 
   sent = method.traffic or one_model(local)
-  if sent.known is not None:
-    known = sent.known
-    sent = sent._replace(known=lambda state: known(state.method))
+  if sent.inputs is not None:
+    inputs = sent.inputs
+    sent = sent._replace(inputs=lambda state: inputs(state.method))
   unseen_models = method.unseen_models
   changes: dict[str, Any] = {'traffic': sent, 'deployed': deployed}
   if method.with_centers is None:

@@ -144,19 +144,19 @@ def _with_checks(traffic: Traffic | None) -> Traffic | None:
   """The traffic, where a check sends one model to and from each client."""
   if traffic is None:
     return None
-  method_round, look = traffic.round_costs, traffic.known
+  method_round, look = traffic.round_costs, traffic.inputs
 
-  def known(state):
+  def inputs(state):
     inner = None if look is None else look(state.method)
     return state.checks.due, state.checks.hold, inner
 
-  def round_costs(known, drawn):
-    due, keep_clusters, inner = known
+  def round_costs(inputs, drawn):
+    due, keep_clusters, inner = inputs
     if drawn.number != due:
       return method_round(inner, drawn._replace(keep_clusters=bool(keep_clusters)))
     return Sent(traffic.model, traffic.model)
 
-  return traffic._replace(round_costs=round_costs, known=known)
+  return traffic._replace(round_costs=round_costs, inputs=inputs)
 
 
 def recluster(

@@ -79,5 +79,5 @@ class Costs(Callback):
 
   def _look(self, state: Any) -> None:
     """Keeps the part of the state that the next messages depend on."""
-    look = self._traffic.known
+    look = self._traffic.inputs
     self._known = processes.on_host(look(state)) if look else None

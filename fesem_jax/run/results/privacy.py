@@ -58,7 +58,7 @@ def notes(privacy: Privacy, traffic: Traffic | None, clustered: bool) -> list[st
   """Limits of epsilon, for a method with or without clusters."""
   if clustered and privacy.where == 'server':
     return ['dp: epsilon covers the centers given the clusters, not their choice']
-  beside = '' if traffic is None else traffic.beside
+  beside = '' if traffic is None else traffic.extras
   return [f'dp: epsilon does not cover what clients send beside: {beside}'] * bool(
     beside
   )
