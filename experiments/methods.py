@@ -1,11 +1,7 @@
 """Methods, NAME(K;OPTION=VALUE), and options that several have."""
 
-import functools
-import importlib
 import inspect
-import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -14,6 +10,7 @@ from fesem_jax import algorithms
 from fesem_jax.algorithms import flat_options
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.data.sources import user_function as load
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.optimizers import ServerOptimizer
 from fesem_jax.utils import expressions
@@ -47,15 +44,6 @@ def is_user_function(text: str) -> bool:
   """True if the name of an expression is MODULE:FUNCTION."""
   name, *_ = text.partition('(')
   return re.fullmatch(r'[^\W\d][\w.]*:[^\W\d]\w*', name) is not None
-
-
-@functools.cache
-def load(name: str) -> Callable[..., Any]:
-  """Imports MODULE:FUNCTION, with the current directory on the path."""
-  module_name, _, function_name = name.partition(':')
-  if not {'', os.getcwd()} & set(sys.path):  # Absent where a script was started.
-    sys.path.insert(0, os.getcwd())
-  return getattr(importlib.import_module(module_name), function_name)
 
 
 def _personal(name: str) -> dict[str, Any]:

@@ -33,7 +33,6 @@ class LabelFlip:
   """Trains on the labels in reverse order, of those that have training examples."""
 
   def change(self, x: Array, y: Array, drawn: Array, train: FederatedData) -> Examples:
-    """The same examples with other labels."""
     labels = np.unique(np.asarray(train.y))
     return x, labels[::-1][np.searchsorted(labels, y)].astype(y.dtype)
 
@@ -52,7 +51,6 @@ class Backdoor:
     ranges.check_arguments(Backdoor, vars(self))
 
   def change(self, x: Array, y: Array, drawn: Array, train: FederatedData) -> Examples:
-    """The examples and labels, those below `share` in `drawn` with the mark."""
     classes = train.num_classes
     check(self.target < classes, f'attack: {self} needs a class in 0..{classes - 1}')
     marked, corner = drawn < self.share, mask(x.shape[1:])
@@ -74,7 +72,6 @@ class Replacement:
     ranges.check_arguments(Replacement, vars(self))
 
   def send(self, start: Params, params: Params, key: jax.Array) -> Params:
-    """The model with its change scaled."""
     return jax.tree.map(lambda s, w: s + self.scale * (w - s), start, params)
 
 
@@ -83,7 +80,6 @@ class Noise:
   """Sends s + |w - s| z / sqrt(P), with standard normal z of each round and client."""
 
   def send(self, start: Params, params: Params, key: jax.Array) -> Params:
-    """The start plus a random direction of about the length of the change."""
     change = jax.tree.map(jnp.subtract, params, start)
     zeros = tree.expand(tree.zeros_like(change))
     square = tree.row_distances(tree.expand(change), zeros)[0]

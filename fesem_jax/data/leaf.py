@@ -52,7 +52,6 @@ def read_folder(
 
 
 def _users(paths: list[pathlib.Path], features: Convert, targets: Convert) -> Clients:
-  """Examples of each user that has some."""
   clients: Clients = {}
   for path in paths:
     with opened(path) as file:

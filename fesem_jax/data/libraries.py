@@ -102,7 +102,6 @@ def hub(
 def _split_arrays(
   splits: Mapping[str, Any], image: str, label: str, client: str, side: int
 ) -> Arrays:
-  """Columns of a data set of Hugging Face."""
   import datasets
 
   names = list(splits) if client else [s for s in ('train', 'test') if s in splits]

@@ -94,7 +94,6 @@ def saved(request: Request, folder: str) -> Pool:
 
 
 def save(folder: pathlib.Path, pool: Pool) -> None:
-  """Writes a pool as .npy files, which `saved` reads."""
   folder.mkdir(parents=True, exist_ok=True)
   fields = {f.name: getattr(pool, f.name) for f in dataclasses.fields(pool)}
   if server_test := fields.pop('server_test'):

@@ -30,6 +30,15 @@ SOURCES: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+@functools.cache
+def user_function(name: str) -> Callable[..., Any]:
+  """Imports MODULE:FUNCTION, with the current directory on the path."""
+  module, _, function = name.partition(':')
+  if not {'', os.getcwd()} & set(sys.path):  # Absent where a script was started.
+    sys.path.insert(0, os.getcwd())
+  return getattr(importlib.import_module(module), function)
+
+
 def read(
   dataset: str,
   data_dir: str | os.PathLike[str] = '',
@@ -63,10 +72,7 @@ def read(
   }
   name, _ = expressions.split_call(dataset)
   if ':' in name:
-    module, _, function = name.partition(':')
-    if not {'', os.getcwd()} & set(sys.path):  # Absent where a script was started.
-      sys.path.insert(0, os.getcwd())
-    kinds[name] = getattr(importlib.import_module(module), function)
+    kinds[name] = user_function(name)
   (arrays,) = expressions.build(dataset, kinds, 'dataset')
   if isinstance(arrays, Pool):
     return arrays

@@ -86,7 +86,6 @@ def first_examples(
 
 
 def _rows_of(data: FederatedData) -> Rows:
-  """The rows of each client in the split."""
   offsets = np.asarray(data.offsets)
   return np.split(np.arange(offsets[-1]), offsets[1:-1])
 

@@ -31,7 +31,6 @@ def _groups(request: Request, groups: int) -> np.ndarray:
 def _pool(
   clients: list[tuple[np.ndarray, np.ndarray]], groups: np.ndarray | None = None
 ) -> Arrays:
-  """Features and labels of each client."""
   width = len(str(len(clients) - 1))
   arrays = join_clients({f'client{i:0{width}d}': c for i, c in enumerate(clients)})
   if groups is not None:

@@ -133,7 +133,6 @@ def stackoverflow(request: Request, users: Index = 0) -> Arrays:
 
 
 def _most_frequent(path: pathlib.Path, train: dict[str, list[list[str]]]) -> list[str]:
-  """Words of a file of counts or of the training sentences."""
   if path.is_file():
     with opened(path) as file:
       lines = file.read().decode('utf-8-sig').splitlines()

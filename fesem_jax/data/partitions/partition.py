@@ -31,8 +31,6 @@ _FEDPROX_LEAST = 5  # Examples of each of a client's labels.
 
 
 class Request(NamedTuple):
-  """The examples that a partition deals, and to how many clients."""
-
   rng: Generator
   labels: Array  # [T] of the training examples.
   num_clients: int
@@ -41,8 +39,6 @@ class Request(NamedTuple):
 
 
 class Context(NamedTuple):
-  """The data that `change` may depend on."""
-
   seed: int
   split: int  # 0 for training and 1 for test.
   num_clients: int
@@ -174,7 +170,6 @@ def name_of(kind: type) -> str:
 
 
 def _frozen(values: Any) -> Any:
-  """Tuples in place of lists."""
   return tuple(map(_frozen, values)) if isinstance(values, list | tuple) else values
 
 
