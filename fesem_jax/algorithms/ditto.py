@@ -42,8 +42,7 @@ def ditto(
   Args:
     ditto_lambda: lambda of the pull to the global model; 0 trains every client alone
       (NonFed).
-    client_state: where the v_i are kept: 'stacked' on the devices, 'offloaded' in the
-      memory of their host, from which each chunk's come and go.
+    client_state: where the v_i are: 'stacked' on the devices, or 'offloaded' to hosts.
   """
 
   def init(key, data):

@@ -56,8 +56,7 @@ def fed_ala(
 
   Args:
     local: how clients train; its batch size is that of the weights' too.
-    head_layers: names of the top layers, or patterns of parameters such as **/norm*
-      at any depth.
+    head_layers: top layers: names, or patterns such as **/norm*.
     ala_rate: a, the learning rate of A_i; 0 keeps A_i at 1, which is FedAvg.
   """
   personal_head.check_head(local, head_layers)

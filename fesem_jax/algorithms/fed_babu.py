@@ -27,8 +27,7 @@ def fed_babu(
   personalization.
 
   Args:
-    head_layers: names of the layers of the head, or patterns of parameters such as
-      **/norm* at any depth.
+    head_layers: layers of the head: names, or patterns such as **/norm*.
   """
   personal_head.check_head(local, head_layers)
   body_layers = personal_head.other_layers(local, head_layers)

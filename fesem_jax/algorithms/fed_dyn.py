@@ -44,8 +44,7 @@ def fed_dyn(
 
   Args:
     dyn_alpha: alpha of the penalty, positive; with less, models move further.
-    client_state: where the h_i are kept: 'stacked' on the devices, 'offloaded' in the
-      memory of their host, from which each chunk's come and go.
+    client_state: where the h_i are: 'stacked' on the devices, or 'offloaded' to hosts.
   """
   local.check_no_statistics('fed_dyn')
 

@@ -21,7 +21,6 @@ def fed_per(
     b          <- sum_i alpha_i b_i                   alpha_i = n_i / sum_j n_j
 
   Args:
-    head_layers: names of the layers that stay with each client, or patterns of
-      parameters such as **/norm* at any depth.
+    head_layers: layers that stay with each client: names, or patterns such as **/norm*.
   """
   return personal_head.averaging(local, head_layers, 'by_examples')

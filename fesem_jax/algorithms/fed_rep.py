@@ -32,8 +32,7 @@ def fed_rep(
 
   Args:
     local: how clients train their bodies.
-    head_layers: names of the layers that stay with each client, or patterns of
-      parameters such as **/norm* at any depth.
+    head_layers: layers that stay with each client: names, or patterns such as **/norm*.
     head_epochs: local epochs of the head, in place of those of `local`.
   """
   personal_head.check_head(local, head_layers)

@@ -25,8 +25,7 @@ def lg_fed_avg(
   with each client. All b_i start from one random body.
 
   Args:
-    head_layers: names of the layers that clients share, or patterns of parameters
-      such as **/norm* at any depth.
+    head_layers: layers that clients share: names, or patterns such as **/norm*.
   """
   personal_head.check_head(local, head_layers)
   personal = personal_head.other_layers(local, head_layers)

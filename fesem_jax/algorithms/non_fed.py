@@ -28,8 +28,7 @@ def non_fed(
   and deploys its own.
 
   Args:
-    client_state: where clients' models are kept: 'stacked' on the devices, 'offloaded'
-      in the memory of their host, from which each chunk's come and go.
+    client_state: where models are: 'stacked' on the devices, or 'offloaded' to hosts.
   """
 
   def init(key, data):

@@ -49,8 +49,7 @@ def scaffold(
       schedule gives for the round. With a schedule over local steps, T is the sum of
       what it gives them.
     server_learning_rate: eta_g, the learning rate of the server.
-    client_state: where the c_i are kept: 'stacked' on the devices, 'offloaded' in the
-      memory of their host, from which each chunk's come and go.
+    client_state: where the c_i are: 'stacked' on the devices, or 'offloaded' to hosts.
 
   Raises:
     UserError: unless the local optimizer is plain SGD; or, when it starts, where bad
