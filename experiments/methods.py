@@ -85,7 +85,7 @@ def shared_options() -> dict[str, tuple[Any, str]]:
   names = list(reversed(factories.values()))
   count = Counter(option for name in names for option in options(name))
   words = documented(flat_options.wrappers) | {
-    option: f'{text} (as in {name}; --help=METHOD has others.)'
+    option: f'{text} (of {name}; see --help=METHOD)'
     for name in reversed(names)
     for option, text in documented(algorithms.METHODS[name]).items()
   }

@@ -71,7 +71,7 @@ def main_with_clear_errors(
         sys.exit(LOST_OTHERS)
       _fail(_as_flag(str(e)))
     except MemoryError as e:
-      _fail(f'Not enough memory: {e}. Choose fewer clients or examples.')
+      _fail(f'memory: {e}; choose fewer clients or examples')
     except (jax.errors.JaxRuntimeError, ValueError) as e:
       if processes.is_loss(e):
         _fail(

@@ -168,7 +168,7 @@ def test_methods_of_a_comparison(parsed_flags):
   [
     (UserError('a name\x1b[2J\ud800' + 'n' * 10**6), 'error: a name?[2J?nnn'),
     (UserError('rounds: must be 1'), 'error: --rounds: must be 1'),
-    (MemoryError('Unable to allocate 7 TiB'), 'error: Not enough memory: Unable to al'),
+    (MemoryError('Unable to allocate 7 TiB'), 'error: memory: Unable to al'),
     (
       jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory'),
       'error: device memory: RESOURCE_EXHAUSTED',
