@@ -43,12 +43,6 @@ def late(count):
   return jnp.where(count < 5, 0.1, 0.01)
 
 
-def as_weak(x):
-  """The same numbers of the same type, by an operation of its own."""
-  bind = jax.lax.convert_element_type_p.bind
-  return bind(x, new_dtype=np.dtype('float32'), weak_type=True, sharding=None)
-
-
 PLAIN = {
   'sgd': optax.sgd(0.1),
   'variable': with_variables(optax.sgd, 0.1),
@@ -58,9 +52,6 @@ PLAIN = {
     optax.sgd(0.1).init, jax.jit(optax.sgd(0.1).update)
   ),
   'same rate for each layer': by_layer(optax.sgd(0.1), optax.sgd(0.1)),
-  'same type': optax.stateless(
-    lambda g, _: jax.tree.map(lambda x: -0.1 * as_weak(x), g)
-  ),
   'division': optax.stateless(lambda g, _: jax.tree.map(lambda x: -x / 10.0, g)),
 }
 
