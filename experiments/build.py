@@ -123,15 +123,8 @@ def data_of_run(
   workdir: pathlib.Path, config: dict[str, Any], data_dir: str
 ) -> list[FederatedData]:
   """Splits of a run, from its config.json, and of clients that it set aside."""
-  train, test = load_data(config, data_dir)
-  splits, fraction, seed = [train, test], config['unseen_fraction'], config['seed']
-  if fraction:
-    seen, unseen = data.hold_out_clients(train, test, fraction, seed)
-    splits = [*seen, *unseen]
-  if config['stop_after']:
-    splits[0], _ = data.hold_out(splits[0], seed)
-  attack = config['attack'], config['attack_fraction']
-  splits[0] = attacks.apply(splits[0], *attack, seed)
+  phases, unseen, _ = data_of(config, {'data_dir': data_dir, 'quiet': True}, {})
+  splits = [*phases[0][1:], *(unseen or ())]
   if digest_of_data(*splits) != config['data_digest']:
     raise UserError(f'data_dir: the data are not those of {workdir}; name theirs')
   return splits
