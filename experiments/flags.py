@@ -14,10 +14,10 @@ def define(*items: Any) -> None:
   default = [topic for topic in (*options.TOPICS, 'methods') if topic != 'processes']
   for item in items or default:
     if item == 'methods':
-      for option, (x, words) in methods.shared_options().items():
-        _define(options.parser(option, x), None, words)
+      for name, (x, words) in methods.shared_options().items():
+        _define(options.parser(name, x), None, words)
       continue
-    topic = options.TOPICS.get(item, item)
+    topic: Any = options.TOPICS.get(item, item)
     single = isinstance(topic, str)
     for option in [options.OPTIONS[topic]] if single else options.fields(topic):
       _define(options.Parser(option.name, option.hint), option.default, option.help)
