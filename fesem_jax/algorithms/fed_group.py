@@ -5,15 +5,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.centers import check_num_clusters, deployed, round_info
-from fesem_jax.algorithms.common.cluster_averaging import train_clusters
+from fesem_jax.algorithms.common.centers import check_num_clusters, deployed
+from fesem_jax.algorithms.common.cluster_averaging import step_of_fixed_clusters
 from fesem_jax.algorithms.common.first_clusters import before_rounds
 from fesem_jax.core import prng_streams, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sampling import all_or_sample, everyone
-from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.server import em
 from fesem_jax.server.vector_clusters import clusters_of_directions, nearest_direction
@@ -81,20 +80,13 @@ def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
     assignment = tree.put(assignment, places, cluster)
     return FedGroupState(centers, assignment, starts.shared, directions)
 
-  def step(state, data, cohort, key):
-    assignment, starts = state.assignment, deployed(state, data).of(cohort)
-    trained = train_clusters(local, starts, data, cohort, key, 'by_examples')
-    centers = mean_of(trained.sums.clients, state.centers)
-    value = trained.sums.objective(state.centers, centers)
-    info = round_info(trained, num_clusters, value, assignment, assignment, data)
-    return state._replace(centers=centers), info
-
   def unseen_models(state, data):
     assignment = placed(state.start, state.directions, data, jax.random.key(0))
     return ClientModels(state.centers, assignment)
 
   sent = traffic.after_clustering(traffic.one_model(local))
   sent = sent._replace(extras=None)  # A second model, to find the nearest group.
+  step = step_of_fixed_clusters(local)
   return Algorithm(
     local, init, step, deployed, traffic=sent, unseen_models=unseen_models
   )

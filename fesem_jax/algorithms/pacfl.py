@@ -6,8 +6,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.centers import check_num_clusters, deployed, round_info
-from fesem_jax.algorithms.common.cluster_averaging import train_clusters
+from fesem_jax.algorithms.common.centers import check_num_clusters, deployed
+from fesem_jax.algorithms.common.cluster_averaging import step_of_fixed_clusters
 from fesem_jax.core import sharding, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
@@ -15,7 +15,6 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sampling import everyone
-from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.server import agglomerative, subspaces
 from fesem_jax.server.vector_clusters import numbered_by_clients
@@ -90,20 +89,12 @@ def pacfl(
     numbers = (vectors != 0).any(axis=3).sum(axis=(1, 2)) * vectors.shape[3]
     return PacflState(centers, clustered(data, vectors), numbers)
 
-  def step(state, data, cohort, key):
-    starts = deployed(state, data).of(cohort)
-    trained = train_clusters(local, starts, data, cohort, key, 'by_examples')
-    centers = mean_of(trained.sums.clients, state.centers)
-    value = trained.sums.objective(state.centers, centers)
-    assignment = state.assignment
-    info = round_info(trained, num_clusters, value, assignment, assignment, data)
-    return state._replace(centers=centers), info
-
   sent = traffic.one_model(local)._replace(
     inputs=lambda state: state.numbers_sent,
     start_up=lambda numbers: traffic.NUMBER * int(numbers.sum()),
     extras=None,
   )
+  step = step_of_fixed_clusters(local)
   return Algorithm(local, init, step, deployed, traffic=sent)
 
 

@@ -1,8 +1,11 @@
 """FedAvg within each cluster: clients train from their centers."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 
-from fesem_jax.algorithms.common.centers import round_info
+from fesem_jax.algorithms.common.centers import deployed, round_info
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
@@ -49,6 +52,20 @@ def train_and_average(
   value, count = trained.sums.objective(old, centers), starts.num_models()
   info = round_info(trained, count, value, before, starts.choice, data)
   return centers, trained, info
+
+
+def step_of_fixed_clusters(local: LocalTraining) -> Callable[..., Any]:
+  """The `step` of a method whose clusters stay as they are after the start."""
+
+  def step(state, data, cohort, key):
+    assignment, starts = state.assignment, deployed(state, data).of(cohort)
+    trained = train_clusters(local, starts, data, cohort, key, 'by_examples')
+    centers = mean_of(trained.sums.clients, state.centers)
+    value, count = trained.sums.objective(state.centers, centers), starts.num_models()
+    info = round_info(trained, count, value, assignment, assignment, data)
+    return state._replace(centers=centers), info
+
+  return step
 
 
 def cluster_sums(centers: Params, weighting: str) -> Reduction:
