@@ -7,7 +7,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 
 # An issue that adds a named feature raises a number by it.
-MOST_LINES = {('fesem_jax', 'experiments'): 36_262, ('tests',): 29_845}
+MOST_LINES = {('fesem_jax', 'experiments'): 35_200, ('tests',): 29_758}
 
 
 @pytest.mark.parametrize('folders', MOST_LINES)
