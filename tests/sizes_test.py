@@ -7,7 +7,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 
 # An issue that adds a named feature raises a number by it.
-MOST_LINES = {('fesem_jax', 'experiments'): 35_200, ('tests',): 29_758}
+MOST_LINES = {('fesem_jax', 'experiments'): 35_055, ('tests',): 29_685}
 
 
 @pytest.mark.parametrize('folders', MOST_LINES)
