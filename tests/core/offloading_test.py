@@ -43,7 +43,7 @@ def two_rounds(name, options, state, devices=1):
   """The state after a round of all and one of some, their reports, what is deployed."""
   data, local = data_and_local(devices)
   algorithm = algorithms.build(name, local, client_state=state, **options)
-  last, infos = methods.run(algorithm, data, rounds=2, cohort=all_then_some)
+  last, infos = methods.run(algorithm, data, 2, all_then_some, 0, state == 'offloaded')
   return host(last), infos, host(jax.jit(algorithm.deployed)(last, data))
 
 
