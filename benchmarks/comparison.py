@@ -92,7 +92,7 @@ def measure(runs_at_once: int) -> dict[str, Any]:
   search = fj.Search({'learning_rate': rates}, tuned)
   with tempfile.TemporaryDirectory() as folder:
     comparison = fj.compare(
-      methods, _data, seeds=seeds, choices=search, workdir=folder, **options
+      methods, _data, seeds=seeds, search=search, workdir=folder, **options
     )
   used = resource.getrusage(resource.RUSAGE_SELF)
   runs = len(methods) * (len(rates) * len(tuned) + len(seeds))

@@ -5,8 +5,8 @@
   fesem-adapt runs/table/fesem*/seed* --output=runs/new_clients
 
 The new clients are those that --unseen_fraction set aside. Each joins a center by its
-weights, its direction or its loss (in a run of FedAvg: gets the global model), and is
-compared with training alone. The folder of results gets table.md and adapt.json.
+weights or its loss (in a run of FedAvg: gets the global model), and is compared with
+training alone. The folder of results gets table.md and adapt.json.
 """
 
 import dataclasses

@@ -28,8 +28,7 @@ from fesem_jax.models.starting import parameters_named, start_from, train_only
 from fesem_jax.run.callbacks import Costs, loggers
 from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.configuration import digest_of_data
-from fesem_jax.run.results import export
-from fesem_jax.run.results.saved_run import load_run
+from fesem_jax.run.results.result import load_run
 from fesem_jax.training.augmentation import augmentation
 from fesem_jax.training.compression import compression
 from fesem_jax.training.optimizers import local_optimizer
@@ -37,7 +36,7 @@ from fesem_jax.training.privacy import differential_privacy
 from fesem_jax.utils import expressions, progress_lines
 from fesem_jax.utils.errors import UserError, check
 from fesem_jax.utils.expressions import split_call
-from fesem_jax.utils.safe_files import reading
+from fesem_jax.utils.safe_files import read_npz, reading
 
 from . import flags as experiment_flags
 from .methods import is_user_function, load
@@ -182,7 +181,7 @@ def _weights(source: str) -> dict[str, np.ndarray]:
   if not folder.exists() and (match := re.fullmatch(r'(.+):(\d{1,9})', source)):
     folder, cluster = pathlib.Path(match[1]), int(match[2])
   if not folder.is_dir():
-    return export.read(folder)
+    return {name.replace('.', '/'): x for name, x in read_npz(folder).items()}
   deployed = load_run(folder).deployed
   count = deployed.num_models
   check(count, f'init_from: {folder} has personal models; use Run.save_model')

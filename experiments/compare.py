@@ -47,7 +47,6 @@ class Compare:
     oracle: Also run FedAvg within the true groups, and compare with it.
     num_seeds: Number of seeds, from --seed.
     columns: Columns of the printed table; default: all but finetuned.
-    caption: Caption of table.tex.
     redo: Methods, named as in the table, whose runs are deleted first.
     correct: Correction of p values for the number of methods.
     sweep: Runs methods at each value of FLAG:VALUES or partition.FIELD:VALUES.
@@ -62,7 +61,6 @@ class Compare:
   oracle: bool = False
   num_seeds: Annotated[int, Range(1, MOST_SEEDS)] = 5
   columns: Annotated[Names, Kinds(tuple(tables.COLUMNS))] = ()
-  caption: str = ''
   redo: Names = ()
   correct: Annotated[str, OneOf(tuple(paired.CORRECTIONS))] = 'none'
   sweep: str = ''
@@ -82,10 +80,9 @@ def main(argv: list[str]) -> None:
   if f.sweep:
     configs = comparisons.swept(f.sweep, configs)
   tables.check_reference(f.reference, list(configs))
-  tables.check_columns(f.columns)
   build_callbacks(experiment_flags.machine())  # Raises before the first run.
   search = comparisons.parse_search(f.tune, configs, range(f.tune_seeds), f.tune_by)
-  names = 'reference', 'report', 'columns', 'correct', 'caption'
+  names = 'reference', 'report', 'columns', 'correct'
   shown = {name: getattr(f, name) for name in names}
   with locked(workdir) as alone:
     if alone:

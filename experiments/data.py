@@ -23,7 +23,7 @@ from .start import no_positional, start
 
 
 def draw(train: FederatedData, folder: pathlib.Path) -> None:
-  """Draws classes and sizes of clients, and examples of images, into the folder."""
+  """Draws classes and sizes of clients into the folder."""
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
   f, info = flags.FLAGS, train.info
@@ -31,11 +31,8 @@ def draw(train: FederatedData, folder: pathlib.Path) -> None:
   counts = data.label_counts(train)
   frame = plots.class_counts(counts, info.clusters, info.cluster_names, names)
   title = f'{f.dataset}: training examples of clients'
-  figures = {'clients': plots.partitions({f.partition or 'clients': frame}, title)}
-  if plots.are_images(train.example_shape):
-    figures['examples'] = plots.sheet_figure(plots.example_images(train, names))
-  for what, figure in figures.items():
-    print(*plots.save(figure, folder / what))
+  figure = plots.partitions({f.partition or 'clients': frame}, title)
+  print(*plots.save(figure, folder / 'clients'))
 
 
 def main(argv: list[str]) -> None:

@@ -18,9 +18,9 @@ from fesem_jax.core.local_training import (
   SharedStart,
 )
 from fesem_jax.data import attacks, sources
+from fesem_jax.evaluation import curves
 from fesem_jax.models import initializers
 from fesem_jax.run.callbacks import loggers
-from fesem_jax.run.results import curves
 from fesem_jax.training import compression, optimizers, privacy
 from fesem_jax.utils import expressions, ranges
 from fesem_jax.utils.errors import UserError

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from fesem_jax.analysis.comparison import read_comparison
+from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.report import write_report
+from fesem_jax.run.results.frames import load_runs
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import check_choice
@@ -47,7 +48,8 @@ def draw(
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
   f = flags.FLAGS
-  comparison = read_comparison(workdir, reference=f.reference, report=f.report)
+  frames = load_runs(workdir)
+  comparison = Comparison(frames, reference=f.reference, report=f.report)
   if len(comparison.runs) == 1:
     return plots.draw_run(comparison.runs.iloc[0]['folder'], folder, formats)
   return plots.draw_comparison(comparison, folder, formats)

@@ -15,13 +15,15 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.selection import counted
 from fesem_jax.data.attacks import honest
+from fesem_jax.evaluation import curves
 from fesem_jax.run import programs
 from fesem_jax.run.callbacks import BestRound
-from fesem_jax.run.results import curves, files
+from fesem_jax.run.checkpoint import saved_rounds
 from fesem_jax.run.results.files import add_to_summary
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.simulation import run_one
 from fesem_jax.run.spec import Spec
+from fesem_jax.utils.errors import check
 
 from . import methods
 from .build import (
@@ -72,7 +74,7 @@ def plan(
   """
   quiet = machine.get('quiet')
   watchers = build_callbacks(machine, config)
-  targets = curves.targets(machine.get('target') or [])
+  targets = list(dict.fromkeys(float(x) for x in machine.get('target') or [] if x))
   config = config | file_digests(config)
   if config['lr_schedule'] == 'cosine':  # Over the rounds of its first call.
     config['lr_schedule'] = f'cosine:{config["rounds"]}'
@@ -103,7 +105,8 @@ def plan(
   key = 'algorithm', method, json.dumps(values)
   algorithm = programs.once(key, lambda: make(**values))
   task = algorithm.local.model.measured_as
-  curves.check_targets(targets, task.primary)
+  is_share = task.primary.percent and max(targets, default=0) > 1
+  check(not is_share, f'target: must be at most 1 for {task.primary.label}')
   placed = placement.chosen(
     machine['data_placement'],
     placement.bytes_of(train, test),
@@ -111,7 +114,7 @@ def plan(
     everyone=not 0 < selected[0] < train.num_clients,
   )
   if not quiet:
-    if (done := files.saved_rounds(workdir)) and done[-1] < config['rounds']:
+    if (done := saved_rounds(workdir)) and done[-1] < config['rounds']:
       say(f'{workdir}: continues after round {done[-1]}')
     say(_described(config, train, test, algorithm.local))
   names = {field.name for field in dataclasses.fields(Spec)}
@@ -125,8 +128,8 @@ def plan(
 
   def after(result: Result) -> None:
     if targets or result.summary.get('rounds_to_target'):
-      history = curves.of_last_data(result.history, result.summary)
-      reached = curves.rounds_to_targets(history, targets, task)
+      since = result.summary.get('data_since', 0)
+      reached = curves.rounds_to_targets(result.history, targets, task, since)
       add_to_summary(workdir, result.summary, {'rounds_to_target': reached})
     if config['evaluate_on'] != 'test':
       add_to_summary(workdir, result.summary, {'evaluated_on': 'validation'})

@@ -6,7 +6,7 @@ is imported on its own.
 
 from fesem_jax import algorithms, data, models, tasks, testing
 from fesem_jax.algorithms import wrappers
-from fesem_jax.analysis.comparing import compare, sweep, tune
+from fesem_jax.analysis.comparing import compare, sweep
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.joining import adapt, join
 from fesem_jax.analysis.num_clusters import select_k
@@ -28,11 +28,9 @@ from fesem_jax.data import attacks, partitions
 from fesem_jax.run import callbacks
 from fesem_jax.run.callbacks import loggers
 from fesem_jax.run.callbacks.callback import Callback, Stop
-from fesem_jax.run.results.client_comparison import compare_clients
 from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.run.results.frames import Frames, load_runs
-from fesem_jax.run.results.result import Result
-from fesem_jax.run.results.saved_run import Run, load_run
+from fesem_jax.run.results.result import Result, Run, load_run
 from fesem_jax.run.simulation import simulate, simulate_many
 from fesem_jax.run.spec import Workdir
 from fesem_jax.server import em
@@ -92,7 +90,6 @@ __all__ = [
   'cohort_losses',
   'cohort_of',
   'compare',
-  'compare_clients',
   'compression',
   'data',
   'differential_privacy',
@@ -127,7 +124,6 @@ __all__ = [
   'toward',
   'train_cohort',
   'tree',
-  'tune',
   'variable',
   'wrappers',
   'write_report',

@@ -1,6 +1,5 @@
 """Methods tuned and compared over seeds, on data in memory."""
 
-import dataclasses
 import functools
 import inspect
 import os
@@ -11,7 +10,7 @@ from typing import Any
 from fesem_jax.analysis import tables, tuning
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.loop import Entry, Planned, run_entries
-from fesem_jax.analysis.tuning import Choice, Search, Values, in_words
+from fesem_jax.analysis.tuning import Search, Values, in_words
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.data import hold_out
 from fesem_jax.run.runner import Splits
@@ -31,23 +30,28 @@ def compare(
   *,
   rounds: int,
   seeds: Sequence[int] = range(5),
-  choices: Mapping[str, Choice] | Search | None = None,
+  search: Search | None = None,
   reference: str = '',
   oracle: str = '',
   workdir: str | os.PathLike[str] | Workdir | None = None,
   runs_at_once: int = 0,
   **options: Any,
 ) -> Comparison:
-  """Runs methods with several seeds.
+  """Runs methods with several seeds, each of them tuned first if there is a search.
+
+  Tuning runs every combination of the values that a method takes, with every seed of
+  the search, on 80 % of each client's training examples, and measures it on the others
+  (`data.hold_out`). The best mean over seeds is chosen. If `data` divides the same
+  examples anew for each seed, these are test examples of other seeds.
 
   Args:
     methods: label of each method -> an `Algorithm`, or a function that gives it and
-      takes the hyperparameters that `choices` has for it as keyword arguments.
+      takes the hyperparameters of the search as keyword arguments.
     data: training and test split, or a function of the seed that gives both.
     rounds: of each run.
-    seeds: of the runs; methods are compared seed by seed.
-    choices: from `tune`; or a `Search`, by which each method is tuned first, in the
-      same compiled programs.
+    seeds: of the runs; methods are compared seed by seed. Without any, methods are only
+      tuned.
+    search: by which each method is tuned first, in the same compiled programs.
     reference: label of the method that others are compared with; by default that with
       the best deployed metric of the task.
     oracle: label of the oracle among `methods`; '' where there is none.
@@ -59,21 +63,15 @@ def compare(
 
   Returns:
     `Comparison`. A method that cannot run is in `refused`, a run that diverged has no
-    summary, and the others continue.
+    summary, and the others continue. `choices` has a `tuning.Choice` for each method
+    that was tuned.
 
   Raises:
-    UserError: on a reference, choice or seeds that do not fit, or if no method can run.
+    UserError: on a reference, search or seeds that do not fit, or if no method can run.
   """
-  search = choices if isinstance(choices, Search) else None
-  chosen = {} if search or choices is None else dict(choices)  # type: ignore[arg-type]
   tables.check_reference(reference, list(methods))
   check(not oracle or oracle in methods, f'oracle: {oracle!r} is none of methods')
-  for label in chosen:
-    tunable = label in methods and not isinstance(methods[label], Algorithm)
-    check(tunable, f'choices: {label} is no function in methods')
-  tuning_seeds = [choice.seeds for choice in chosen.values()]
-  tuning_seeds += [list(search.seeds)] if search else []
-  shared = sorted({seed for listed in tuning_seeds for seed in listed} & set(seeds))
+  shared = sorted(set(search.seeds if search else ()) & set(seeds))
   check(not shared, f'seeds: methods are tuned with {shared}; choose others')
   if workdir is not None and not isinstance(workdir, Workdir):
     workdir = Workdir(workdir)
@@ -86,63 +84,10 @@ def compare(
     return workdir._replace(path=path, portrait=workdir.portrait and seed == seeds[0])
 
   entries = _entries(methods, data, seeds, search, folder_of, rounds=rounds, **options)
-  for label, choice in chosen.items():
-    entries[label] = entries[label]._replace(values=choice.values)
-  comparison = run_entries(
+  return run_entries(
     entries, seeds, search, folder=folder, runs_at_once=runs_at_once,
     reference=reference, oracle=oracle,
   )  # fmt: skip
-  tuned = [name for choice in chosen.values() for name in choice.values]
-  return dataclasses.replace(comparison, tuned=tuned) if chosen else comparison
-
-
-def tune(
-  methods: Mapping[str, Callable[..., Algorithm]],
-  data: Data,
-  grid: Mapping[str, Sequence[Any]],
-  *,
-  rounds: int,
-  seeds: Sequence[int] = range(10_000, 10_003),
-  by: str = 'deployed',
-  runs_at_once: int = 0,
-  **options: Any,
-) -> dict[str, Choice]:
-  """Chooses hyperparameters of methods on a part of their clients' training examples.
-
-  Every combination of the values runs with every seed on 80 % of each client's training
-  examples and is measured on the others (`data.hold_out`); test examples of that seed
-  are not used. If `data` divides the same examples anew for each seed, tuning uses
-  test examples of the reported seeds. The best mean over seeds is chosen.
-
-  Args:
-    methods: label of each method -> a function of hyperparameters, by the names of
-      `grid`, that gives the method; it is tuned over those that it takes.
-    data: see `compare`.
-    grid: name of each hyperparameter -> its values.
-    rounds: of each run.
-    seeds: of the runs; they must differ from those to be reported.
-    by: models whose first metric decides, as micro accuracy: the
-      'deployed' or the 'finetuned' ones; others are not fine-tuned.
-    runs_at_once: the most runs of one program; see `simulate_many`.
-    **options: further ones of `simulate`.
-
-  Returns:
-    Label of each method that takes some of the hyperparameters -> `tuning.Choice`, for
-    `compare`. Warnings name values that a method cannot run with.
-
-  Raises:
-    UserError: on a hyperparameter that no method takes, or a method that can run with
-      none of the values.
-  """
-  search = Search(grid, seeds, by)
-  if by == 'deployed':
-    options = {'finetune_epochs': 0} | options
-  entries = _entries(methods, data, (), search, rounds=rounds, **options)
-  entries = {label: entry for label, entry in entries.items() if entry.points}
-  comparison = run_entries(entries, (), search, runs_at_once=runs_at_once)
-  for error in comparison.refused.values():
-    raise error
-  return dict(comparison.choices)
 
 
 def sweep(
@@ -168,7 +113,7 @@ def _entries(
   data: Data,
   seeds: Sequence[int],
   search: Search | None,
-  folder_of: Callable[[str, int], Workdir | None] = lambda label, seed: None,
+  folder_of: Callable[[str, int], Workdir | None],
   **options: Any,
 ) -> dict[str, Entry]:
   """How methods run; `folder_of` gives the workdir of a label and a seed."""
@@ -176,10 +121,9 @@ def _entries(
   for listed in (seeds, tuning_seeds):
     check(len(set(listed)) == len(listed), 'seeds: one is named twice; give each once')
   for label, method in methods.items():
-    is_function = (
+    is_method = isinstance(method, Algorithm) or (
       callable(method) and 'local' not in inspect.signature(method).parameters
     )
-    is_method = isinstance(method, Algorithm) or is_function
     check(is_method, f'methods: {label} is no Algorithm or function of hyperparameters')
   grid = search.grid if search else {}
   for name in grid:

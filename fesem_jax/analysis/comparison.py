@@ -1,13 +1,12 @@
 """A comparison of methods: the frames of its runs, and the table that shows them."""
 
 import dataclasses
-import pathlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fesem_jax.analysis import tables
 from fesem_jax.analysis.tuning import Choice
-from fesem_jax.run.results.frames import Frames, load_runs
+from fesem_jax.run.results.frames import Frames
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.text_tables import Table
 
@@ -20,7 +19,7 @@ class Comparison:
   """The result of a comparison of methods; `print` shows its table.
 
   Attributes:
-    frames: of the runs.
+    frames: of the runs, e.g. of `load_runs`.
     refused: label of each method that could not run -> why.
     reference: label of the method that others are compared with; '' takes that with
       the best deployed metric.
@@ -28,11 +27,9 @@ class Comparison:
     report: which metrics are shown: of the 'last' round, of the 'best' one, or
       'mean10', of the last ten evaluations. `dataclasses.replace` shows others.
     columns: groups of columns, of `tables.COLUMNS`; () is all but 'finetuned'.
-    metrics: that the table shows, e.g. 'micro_accuracy'; () is all.
     correct: how p values are corrected, of `paired.CORRECTIONS`.
     tuned: settings that were tuned, which the table shows.
     choices: label of each method that was tuned -> its `Choice`.
-    caption: of the LaTeX table; '' says what the numbers are.
   """
 
   frames: Frames
@@ -41,11 +38,9 @@ class Comparison:
   oracle: str = ''
   report: str = 'last'
   columns: Sequence[str] = ()
-  metrics: Sequence[str] = ()
   correct: str = 'none'
   tuned: Sequence[str] = ()
   choices: Mapping[str, Choice] = dataclasses.field(default_factory=dict)
-  caption: str = ''
 
   @property
   def runs(self) -> 'DataFrame':
@@ -65,24 +60,16 @@ class Comparison:
   @property
   def table(self) -> Table:
     """Metrics over seeds, differences, clients that gain, costs and settings."""
-    options = {
-      name: getattr(self, name)
-      for name in (
-        'reference', 'oracle', 'report', 'columns', 'metrics', 'correct', 'tuned',
-      )
-    }  # fmt: skip
-    table = tables.comparison(self.frames, **options)
-    return dataclasses.replace(table, caption=self.caption)
+    return tables.comparison(
+      self.frames, reference=self.reference, oracle=self.oracle, report=self.report,
+      columns=self.columns, correct=self.correct, tuned=self.tuned,
+    )  # fmt: skip
 
   @property
   def differences(self) -> 'DataFrame':
     """Each method minus the reference; see `tables.differences`."""
     runs = tables.reported(self.runs, self.report)
     return tables.differences(runs, '', self.reference, self.correct)
-
-  def write(self, folder: pathlib.Path) -> None:
-    """Writes table.md, .csv, .tex and .json into an existing folder."""
-    self.table.write(folder)
 
   def check(self) -> None:
     """Raises `UserError` if some of the methods could not run."""
@@ -91,18 +78,8 @@ class Comparison:
       raise UserError(f'Not all methods ran. {why}')
 
   def __str__(self) -> str:
-    return '\n\n'.join([str(self.table), *self._not_run()])
+    refused = [f'{label} cannot run: {e}' for label, e in self.refused.items()]
+    return '\n\n'.join([str(self.table), *refused])
 
   def _repr_html_(self) -> str:
     return self.table._repr_html_()
-
-  def _not_run(self) -> list[str]:
-    return [f'{label} cannot run: {e}' for label, e in self.refused.items()]
-
-
-def read_comparison(folder: pathlib.Path, **shown: Any) -> Comparison:
-  """The comparison that a folder holds, METHOD/seedN; `UserError` without runs.
-
-  `shown` are attributes of it.
-  """
-  return Comparison(load_runs(folder), **shown)

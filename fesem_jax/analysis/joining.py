@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax.traverse_util import flatten_dict
 
 from fesem_jax import tasks
 from fesem_jax.analysis import tables
@@ -23,8 +24,7 @@ from fesem_jax.data import first_examples
 from fesem_jax.evaluation import evaluate
 from fesem_jax.evaluation.agreement import contingency
 from fesem_jax.models.starting import trained_part
-from fesem_jax.run.results import frames
-from fesem_jax.run.results.saved_run import Run
+from fesem_jax.run.results.result import Run
 from fesem_jax.server import em
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
@@ -33,7 +33,7 @@ from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import checked
 from fesem_jax.utils.text_tables import Table, spread
 
-Rule = Literal['weights', 'direction', 'loss']
+Rule = Literal['weights', 'loss']
 RULES = get_args(Rule)
 ALL = 'all'  # The number of examples of a client that has all.
 Row = dict[str, Any]  # Of a seed, a number of examples and a rule.
@@ -48,10 +48,9 @@ def join(
   Args:
     run: from `load_run`, of a method with centers that are whole models.
     data: training split of M clients that took no part.
-    rule: the center of least loss ('loss', IFCA's rule), nearest to the model that a
-      client trains from the mean of the centers ('weights', Eq. 8), or in whose
-      direction from there that model moved ('direction', by the cosine).
-    local: how they train; only needed by the last two rules.
+    rule: the center of least loss ('loss', IFCA's rule), or nearest to the model that a
+      client trains from the mean of the centers ('weights', Eq. 8).
+    local: how they train; only needed by 'weights'.
 
   Returns:
     [M] int cluster of each client, as `run.predict` takes it.
@@ -95,9 +94,8 @@ def adapt(
 
   Returns:
     A row for each number and each rule of `RULES`, or 'global model', and 'alone':
-    metrics of `joined` and of `finetuned` models; `in_group`, the share of clients
-    whose center has most clients of their true group; `as_loss`, the share that joins
-    as by the loss on all examples.
+    metrics of `joined` and of `finetuned` models, and `in_group`, the share of clients
+    whose center has most clients of their true group.
   """
   run = dataclasses.replace(run, model=local.model)
   config, mesh, rows, groups = run.config, local.mesh, list[Row](), None
@@ -117,30 +115,24 @@ def adapt(
   on_host, _ = ordered(local, train, test)
   whole, test = arrange(local, train, test, data_placement=data_placement)
   count, clusters = len(whole.info.names), whole.info.clusters
-  # Other rules are compared with joining by the loss on all examples.
-  by_all: dict[str, jax.Array] = {}
-  if assigned is not None:
-    by_all = by_rules(local, centers, whole, keys[0])
   for number in numbers:
-    part, joined, used = whole, by_all, {'global model': ClientModels(centers)}
+    part, joined, used = whole, {}, {'global model': ClientModels(centers)}
     if number:
       few = first_examples(on_host, number, config['seed'])
       part = placement.place(few, mesh, placement.of(whole))
     if assigned is not None:
-      joined = by_rules(local, centers, part, keys[0]) if number else by_all
+      joined = by_rules(local, centers, part, keys[0])
       used = {rule: ClientModels(centers, joined[rule]) for rule in RULES}
     used['alone'] = train_alone(alone, part, keys[1])
     for rule, models in used.items():
       totals = _evaluate(models, local, part, test, keys[2], config['finetune_epochs'])
       row: Row = {'seed': config['seed'], 'num_examples': number or ALL, 'rule': rule}
-      row |= {'clients': count, 'in_group': None, 'as_loss': None}
+      row |= {'clients': count, 'in_group': None}
       for kind, sums in zip(('joined', 'finetuned'), totals, strict=False):
         row[kind] = evaluate.scores(jax.device_get(sums), local.model.measured_as)
-      if rule in joined:
+      if rule in joined and clusters is not None and groups is not None:
         choice = np.asarray(joined[rule])[:count]
-        row['as_loss'] = float((choice == np.asarray(by_all['loss'])[:count]).mean())
-        if clusters is not None and groups is not None:
-          row['in_group'] = float((groups[choice] == clusters).mean())
+        row['in_group'] = float((groups[choice] == clusters).mean())
       rows.append(row)
   return rows
 
@@ -149,23 +141,20 @@ def table_of(rows: list[Row]) -> Table:
   """Means over runs, by number of examples and rule, in percent."""
   import pandas
 
-  figure = tasks.from_scores(rows[0]['joined']).primary
-  shares = {'in_group': 'in its group', 'as_loss': 'as by all losses'}
-  table = pandas.DataFrame([frames.flat(row) for row in rows])
-  table[list(shares)] = 100 * table[list(shares)].astype(float)
-  heads = {
-    f'joined.micro_{figure.name}': f'joined micro-{figure.heading}',
-    f'finetuned.micro_{figure.name}': f'fine-tuned micro-{figure.heading}',
-    **shares,
-  }
+  task = tasks.from_scores(rows[0]['joined'])
+  table = pandas.DataFrame([flatten_dict(row, sep='.') for row in rows])
+  table['in_group'] = table['in_group'].astype(float)
+  heads = {f'joined.{task.primary_column}': 'joined'}
+  heads |= {f'finetuned.{task.primary_column}': 'fine-tuned'}
+  heads |= {'in_group': ''}
   by = ['num_examples', 'rule']
   table[by] = table[by].astype(str).apply(lambda x: pandas.Categorical(x, x.unique()))
   means = tables.over_seeds(table, list(heads), by)
   columns = {'rule': list(means.index.get_level_values('rule'))}
   for name, head in heads.items():
-    form = '.1f' if name in shares else f'.{figure.digits}f'
-    parts = zip(means[name, 'mean'], means[name, 'std'], strict=True)
-    columns[head] = [spread(mean, std, form) for mean, std in parts]
+    metric, parts = tables.metric(name), means[name][['mean', 'std']].itertuples()
+    head = f'{head} {tables.heading(name)}'.strip()
+    columns[head] = [spread(mean, std, f'.{metric.digits}f') for _, mean, std in parts]
   note = f'Mean ± standard deviation over {len({r["seed"] for r in rows})} run(s).'
   return Table.of_texts(means.index.get_level_values(0), columns, note)
 
@@ -225,32 +214,10 @@ def by_rules(
 
   def compare(trained, start, sums):
     centers = jax.tree.map(lambda x: x[:count], start.shared)
-    mean = jax.tree.map(lambda x: x[count:], start.shared)
-    nearest, _ = em.e_step(trained.params, centers)
-    return (nearest, most_alike(trained.params, centers, mean)), sums
+    return em.e_step(trained.params, centers)[0], sums
 
   reduction = Reduction(compare, keep=False)
   trained = train_cohort(local, starts, data, cohort, key, reduction)
-  nearest, alike = trained.folded
   losses = cohort_losses(local, centers, data, cohort)
   by_loss = losses.argmin(axis=1).astype(jnp.int32)
-  return {'weights': nearest, 'direction': alike, 'loss': by_loss}
-
-
-def most_alike(stack: Params, centers: Params, start: Params) -> jax.Array:
-  """[S] int32 center of the largest cosine between w - start and c - start.
-
-  Models w are `stack` [S, ...], trained from `start` [1, ...]; centers c are [K, ...].
-  The cosine of a model or center that is the start itself is 0.
-  """
-
-  def product(w: jax.Array, c: jax.Array, s: jax.Array) -> jax.Array:
-    moved = (w - s).reshape(w.shape[0], -1)
-    ways = (c - s).reshape(c.shape[0], -1)
-    return jnp.matmul(moved, ways.T, precision=jax.lax.Precision.HIGHEST)
-
-  products = sum(jax.tree.leaves(jax.tree.map(product, stack, centers, start)))
-  # The length of the client's own move is common to all of its cosines.
-  lengths = jnp.sqrt(tree.row_distances(centers, start))
-  cosines = products / jnp.where(lengths > 0, lengths, 1.0)[None]
-  return cosines.argmax(axis=1).astype(jnp.int32)
+  return {'weights': trained.folded, 'loss': by_loss}

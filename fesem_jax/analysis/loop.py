@@ -3,18 +3,20 @@
 import contextlib
 import json
 import pathlib
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from absl import logging
 
-from fesem_jax.analysis import tuning, tuning_files
+from fesem_jax.analysis import tuning
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.tuning import Choice, Outcome, Search, Values, in_words
 from fesem_jax.checks import rules
+from fesem_jax.run.configuration import check_same, digest_of_data
 from fesem_jax.run.loop import run_many
-from fesem_jax.run.results import files, outcome
+from fesem_jax.run.results import files, records
 from fesem_jax.run.results.frames import Recorded, joined, read, read_runs
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.runner import Splits
@@ -39,13 +41,11 @@ class Entry(NamedTuple):
 
   Attributes:
     plan: (values, seed, is_tuning) -> a run; raises `UserError` if it cannot run.
-    points: of the grid that tuning tries; () leaves the values as they are.
-    values: of the reported runs where nothing is tuned.
+    points: of the grid that tuning tries; () tunes nothing.
   """
 
   plan: Callable[[Values, int, bool], Planned]
   points: Sequence[Values] = ()
-  values: Values | None = None
 
 
 def run_entries(
@@ -80,14 +80,16 @@ def run_entries(
   shown |= {'refused': refused, 'choices': choices}
   shown |= {'tuned': tuple(search.grid) if search else ()}
   recorded, result = list[Recorded](), Comparison(joined([], list(entries)), **shown)
-  counter, written = _Counter(entries, seeds, search, say), time.monotonic()
+  total = len(entries) * len(seeds)
+  total += sum(len(e.points) * len(search.seeds) for e in entries.values() if search)
+  counter, written = _Counter(total, say), time.monotonic()
   with progress_lines.shown(progress), rules.silenced():
     for label, entry in entries.items():
       outcomes = list[Outcome]()
       try:
         like = _shared_splits(entry, seeds, search) if not runs_at_once else []
         at_once = len(seeds) if like else runs_at_once
-        values = entry.values or {}
+        values: Values = {}
         if search and entry.points:
           choices[label] = _tuned(label, entry, search, counter, at_once, like)
           values = choices[label].values
@@ -111,8 +113,11 @@ def run_entries(
         frames = joined([*recorded, *others], list(entries))
         result = Comparison(frames, **shown)
       if folder and recorded:
-        result.write(folder)
-        _write_choices(choices, folder)
+        result.table.write(folder)
+      if folder and choices:
+        tuned = files.read_object(folder / 'tune.json') or {}
+        tuned |= {label: choice.entry() for label, choice in choices.items()}
+        write_atomically(folder / 'tune.json', json.dumps(tuned, indent=1) + '\n')
   if entries and len(refused) == len(entries):
     raise next(iter(refused.values()))
   return result
@@ -166,7 +171,7 @@ def _carried_out(
     try:
       plan = entry.plan(values, seed, is_tuning)
       workdir = plan.spec.workdir
-      if is_tuning and workdir and tuning_files.finished(plan.spec):
+      if is_tuning and workdir and _is_tuned(plan.spec):
         end(place, read(workdir, label))
       else:
         planned.append((place, plan))
@@ -184,10 +189,10 @@ def _carried_out(
       spec = plan.spec
       if result is not None:
         plan.after(result)
-        if is_tuning:
-          tuning_files.finish(spec, result)
-        elif spec.workdir:
+        if spec.workdir:
           (spec.workdir / '.lock').unlink(missing_ok=True)  # Of a finished run.
+        if spec.workdir and is_tuning:
+          shutil.rmtree(spec.workdir / 'checkpoints', ignore_errors=True)
       config = dict(spec.values) if spec.config is None else spec.config
       workdir = '' if spec.workdir is None else str(spec.workdir)
       result = Recorded.of(result, label, seed, config, workdir)
@@ -198,20 +203,34 @@ def _carried_out(
   return [outcomes[place] for place in range(len(runs))]
 
 
+def _is_tuned(spec: Spec) -> bool:
+  """True if the workdir of a tuning run, which keeps no checkpoint, has finished.
+
+  Raises `WorkdirError` if it holds another run. One of fewer rounds is deleted.
+  """
+  assert spec.workdir is not None
+  saved, summary = (
+    files.read_object(spec.workdir / f'{name}.json') for name in ('config', 'summary')
+  )
+  if not saved or not summary:
+    return False
+  pairs = [(train, test) for _, train, test in spec.phases]
+  pairs += [spec.unseen] if spec.unseen else []
+  digest = digest_of_data(*(split for pair in pairs for split in pair))
+  config = json.loads(json.dumps((spec.config or {}) | {'data_digest': digest}))
+  check_same(spec.workdir, {n: x for n, x in saved.items() if n in config}, config)
+  if saved.get('rounds', spec.rounds) != spec.rounds:
+    shutil.rmtree(spec.workdir)
+    return False
+  return True
+
+
 class _Counter:
   """Counts the runs of a command; `say` prints a line for each."""
 
-  def __init__(
-    self,
-    entries: Mapping[str, Entry],
-    seeds: Sequence[int],
-    search: Search | None,
-    say: Callable[[str], None] | None,
-  ):
-    points = sum(len(entry.points) for entry in entries.values()) if search else 0
-    tries = points * len(search.seeds) if search else 0
-    self._total, self._done = tries + len(entries) * len(seeds), 0
-    self._began, self._say, self._warned = time.monotonic(), say, set[str]()
+  def __init__(self, total: int, say: Callable[[str], None] | None):
+    self._total, self._done, self._say = total, 0, say
+    self._began, self._warned = time.monotonic(), set[str]()
 
   def about(self, label: str, count: int) -> str:
     """The runs that come next, and the time until the last one ends."""
@@ -227,18 +246,10 @@ class _Counter:
     if isinstance(run, UserError):
       return
     if self._say:
-      metrics = outcome.metrics([run.summary] if run.summary else [])
-      self._say(f'[{self._done}/{self._total}] {what}: {metrics}')
+      scores = records.scores(run.summary) if run.summary else 'diverged'
+      self._say(f'[{self._done}/{self._total}] {what}: {scores}')
     for text in (run.summary or {}).get('checks', ()) if warns else ():
       name, _, message = text.partition(' ')
       if self._say or name not in self._warned:
         logging.warning('%s: %s %s', what, name, message)
       self._warned.add(name)
-
-
-def _write_choices(choices: Mapping[str, Choice], folder: pathlib.Path) -> None:
-  """Writes tune.json: the choice of each method and the scores behind it."""
-  if choices:
-    earlier = files.read_object(folder / 'tune.json') or {}
-    entries = earlier | {label: choice.entry() for label, choice in choices.items()}
-    write_atomically(folder / 'tune.json', json.dumps(entries, indent=1) + '\n')

@@ -1,9 +1,4 @@
-"""The number of clusters, estimated from distances between clients' models.
-
-After a round of FeSEM each client's model lies near the center that it started from,
-so that every clustering of trained models looks perfect. Only models from one common
-start show the number of clusters.
-"""
+"""The number of clusters, estimated from clients' models of one common start."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -116,9 +111,7 @@ def inner_products(
 ) -> np.ndarray:
   """[M, M] float64 inner products, about their mean, of what FeSEM clusters first.
 
-  All M clients of `train` train for some epochs from one random model (Section 6.1.4),
-  that of `simulate` with this seed; no client drops out. Rows and columns of clients
-  whose model is not finite are NaN.
+  Models are NaN where they are not finite, and start as in `simulate` with this seed.
   """
   local = before_rounds(local, epochs)
   compare = comparison.build(cluster_on, local.model)
@@ -158,10 +151,7 @@ def k_means(points: np.ndarray, k: int, seed: int) -> np.ndarray:
 
 
 def silhouette(points: np.ndarray, k: int, seed: int) -> float | None:
-  """scikit-learn's silhouette of k-means with K clusters of points [S, D].
-
-  None for K = 1 and for K >= S, where there is none, and 0 where no points differ.
-  """
+  """Silhouette of k-means of points [S, D]; None where there is none."""
   from sklearn import metrics  # Slow to import.
 
   if not 1 < k < len(points):
@@ -172,12 +162,7 @@ def silhouette(points: np.ndarray, k: int, seed: int) -> float | None:
 
 
 def one_cloud(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-  """Points [S, D] of the same mean and covariance without any clusters.
-
-  The rows of the matrix are turned by a random rotation that leaves their mean where
-  it is. If the points are drawn from one Gaussian, whatever its covariance, the turned
-  ones are as probable (a rotation test), and clusters do not survive it.
-  """
+  """Points [S, D] of one Gaussian with the same mean and covariance (rotation test)."""
   size = len(points)
   # [S, S - 1], orthogonal to the mean of the rows.
   about_mean = np.linalg.qr(np.column_stack([np.ones(size), np.eye(size)[:, 1:]]))[0]
@@ -192,11 +177,7 @@ def one_cloud(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def against_one_cloud(
   points: np.ndarray, k: int, seed: int
 ) -> tuple[float, float, float] | None:
-  """The silhouette for K, its mean over 19 clouds without clusters, and p.
-
-  p is the rank of the silhouette: the probability of one as large if the points [S, D]
-  were one Gaussian cloud. `seed` decides k-means and the clouds.
-  """
+  """The silhouette for K, its mean over 19 clouds without clusters, and its rank p."""
   score = silhouette(points, k, seed)
   if score is None:
     return None
@@ -207,23 +188,18 @@ def against_one_cloud(
 
 
 def stability(assignments: Sequence[np.ndarray]) -> float | None:
-  """Mean adjusted Rand index of every two clusterings [S] int; None of fewer than two.
-
-  The clusterings are of the same clients.
-  """
+  """Mean adjusted Rand index of every two clusterings [S]; None of fewer than two."""
   pairs = itertools.combinations(assignments, 2)
   scores = [adjusted_rand_index(a, b) for a, b in pairs]
   return float(np.mean(scores)) if scores else None
 
 
 def recommend(rows: Sequence[Mapping[str, Any]]) -> tuple[int | None, str]:
-  """Recommends a number of clusters by the metrics of each, with the reason.
+  """The number of clusters to use, None if unknown, with the reason.
 
   Clusters are worth training if they exist (p <= 0.05) and repeat over seeds (stability
-  of at least 0.8). Of such K, the one is recommended whose silhouette exceeds that of
-  one Gaussian cloud by most; if there is none, 1. Returns None where that is unknown.
-  Each row has `num_clusters` and `p_value`, `stability`, `silhouette_mean` and
-  `silhouette_of_one_cloud`, which may be None.
+  of at least 0.8). Of such K, it is the one whose silhouette exceeds that of one
+  Gaussian cloud by most; if there is none, 1.
   """
   several = [row for row in rows if row['num_clusters'] > 1]
   scored = [r for r in several if None not in (r['p_value'], r['stability'])]
@@ -247,6 +223,5 @@ def recommend(rows: Sequence[Mapping[str, Any]]) -> tuple[int | None, str]:
   k, ari = best['num_clusters'], best['stability']
   reason = f'K = {k}: its silhouette is {excess(best):.2f} above that of one Gaussian '
   reason += f'cloud, the most of all K that are stable (ARI {ari:.2f}).'
-  if len(several) > 1 and k == max(row['num_clusters'] for row in several):
-    reason += ' It is the largest K tried: try larger ones.'
-  return k, reason
+  is_largest = len(several) > 1 and k == max(row['num_clusters'] for row in several)
+  return k, reason + ' It is the largest K tried: try larger ones.' * is_largest

@@ -1,14 +1,15 @@
 """Tables of methods over seeds, computed from the frames of their runs."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fesem_jax import algorithms, tasks
+from fesem_jax.evaluation.curves import REPORTS
 from fesem_jax.evaluation.paired import LEVEL, Difference, holm, paired_difference
 from fesem_jax.run.results.client_table import counted
-from fesem_jax.run.results.curves import REPORTS
 from fesem_jax.run.results.frames import Frames
 from fesem_jax.tasks import Figure, Task
 from fesem_jax.utils import display
@@ -22,13 +23,12 @@ if TYPE_CHECKING:
 # Groups of columns that may be asked for -> their headings.
 COLUMNS = {
   'deployed': 'deployed', 'finetuned': 'fine-tuned', 'unseen': 'unseen clients',
-  'server': 'server test', 'clusters': 'clusters',
-  'trained': 'deployed, trained clients', 'backdoor': 'backdoor',
+  'server': 'server test', 'clusters': 'clusters', 'backdoor': 'backdoor',
 }  # fmt: skip
 _KINDS = ('deployed', 'finetuned')
-_SCORES = {kind: kind for kind in (*_KINDS, 'unseen', 'server')}
-_SCORES['trained'] = 'trained_deployed'
-_AGREEMENTS = ('ari', 'ami')
+_OTHERS = {
+  'clusters': ['clusters.ari', 'clusters.ami'], 'backdoor': ['backdoor_success'],
+}  # fmt: skip
 _KNOWN = {
   figure.name: figure
   for task in (*tasks.TASKS.values(), tasks.OWN_LOSS)
@@ -37,6 +37,8 @@ _KNOWN = {
   name: Figure(name, name.upper(), name.upper(), percent=False, higher_is_better=True)
   for name in ('ari', 'ami', 'nmi')
 }
+_KNOWN['in_group'] = Figure('in_group', 'share', 'in its group', True, True)
+_KNOWN['backdoor_success'] = Figure('backdoor_success', 'share', 'success', True, False)
 # Settings that differ by themselves between methods.
 _OF_METHODS = ('algorithm', 'num_clusters', 'seed', 'own_code', 'data_digest')
 
@@ -68,11 +70,6 @@ def score(runs: 'DataFrame') -> str:
   return f'deployed.{task_of(runs).primary_column}'
 
 
-def has_honest(runs: 'DataFrame') -> bool:
-  """True if some clients of the runs are bad."""
-  return any(name.startswith('honest.') for name in runs)
-
-
 def reported(runs: 'DataFrame', report: str = 'last') -> 'DataFrame':
   """Runs whose scores are of honest clients, and of the rounds that `report` names.
 
@@ -92,13 +89,14 @@ def reported(runs: 'DataFrame', report: str = 'last') -> 'DataFrame':
   return runs.assign(**changed)
 
 
-def score_columns(runs: 'DataFrame', kind: str = 'deployed') -> list[str]:
-  """The columns of runs that have the metrics of a kind of models, without losses."""
-  names = [c.removeprefix(f'{kind}.') for c in runs if c.startswith(f'{kind}.')]
-  task = task_of(runs)
-  shown = tasks.columns_of(task, tasks.own_metrics(task, [dict.fromkeys(names)]))
-  pooled = [name for name in names if name.startswith('pooled_')]
-  return [f'{kind}.{name}' for name in (*shown, *pooled) if name in names]
+def score_columns(runs: 'DataFrame', group: str = 'deployed') -> list[str]:
+  """The columns of runs that a group of `COLUMNS` has, without losses."""
+  if group in _OTHERS:
+    return [c for c in _OTHERS[group] if c in runs and runs[c].notna().any()]
+  prefixes = tuple(f'{group}.{scope}_' for scope in ('micro', 'macro', 'pooled'))
+  names = [c for c in runs if c.startswith(prefixes)]
+  has_loss = any(figure.name == 'loss' for figure in task_of(runs).figures)
+  return [c for c in names if has_loss or not c.endswith('_loss')]
 
 
 def over_seeds(
@@ -133,26 +131,22 @@ def differences(
   import pandas
 
   column = column or score(runs)
-  figure, index = metric(column), pandas.CategoricalIndex([], name='method')
   rows: dict[str, Any] = {}
   if column in runs and runs[column].notna().any():
-    measured = runs[runs[column].notna()]
-    table = figure.factor * measured.pivot(
-      index='seed', columns='method', values=column
-    ).astype(float)
-    ranks = table.mean().map(figure.better)
+    table = runs.pivot(index='seed', columns='method', values=column).astype(float)
+    table = metric(column).factor * table.dropna(axis=1, how='all')
+    ranks = table.mean().map(metric(column).better)
     reference = reference or str(ranks.idxmax())
-    for method in table.columns.drop(reference, errors='ignore'):
-      if reference in table:
-        pairs = table[[method, reference]].dropna()
-        if len(pairs):
-          test = paired_difference(pairs[method].tolist(), pairs[reference].tolist())
-          rows[method] = (*test, len(pairs))
+    for method in table.columns.drop(reference) if reference in table else ():
+      pairs = table[[method, reference]].dropna()
+      if len(pairs):
+        test = paired_difference(pairs[method].tolist(), pairs[reference].tolist())
+        rows[method] = (*test, len(pairs))
   names = ['difference', *Difference._fields[1:], 'seeds']
   frame = pandas.DataFrame.from_dict(rows, orient='index', columns=names)
   if correct == 'holm':
     frame['p'] = holm(frame['p'].tolist())
-  frame = frame.rename_axis(index.name)
+  frame = frame.rename_axis('method')
   frame.attrs = {'reference': reference, 'column': column}
   return frame
 
@@ -177,23 +171,22 @@ def costs(runs: 'DataFrame') -> 'DataFrame':
   Columns: median `seconds_per_round`; mean bytes both ways of a run, `sent`, and before
   the first round, `start`; mean `simulated_seconds`; the largest `epsilon`.
   """
-  parts = {
-    'seconds_per_round': (['timing.seconds_per_round'], 'median'),
-    'sent': (['costs.bytes_down', 'costs.bytes_up'], lambda x: x.mean(skipna=False)),
-    'start': (['costs.start.bytes_down', 'costs.start.bytes_up'], 'mean'),
-    'simulated_seconds': (
-      ['costs.simulated_seconds'],
-      lambda x: x.mean(skipna=False),
-    ),
-    'epsilon': (['epsilon'], lambda x: x.max(skipna=False)),
-  }
   done = runs[runs['status'].str.match('finished|ended')]
+  ways = ('bytes_down', 'bytes_up')
+  parts = {
+    'seconds_per_round': ['timing.seconds_per_round'],
+    'sent': [f'costs.{way}' for way in ways],
+    'start': [f'costs.start.{way}' for way in ways],
+    'simulated_seconds': ['costs.simulated_seconds'], 'epsilon': ['epsilon'],
+  }  # fmt: skip
   columns = {
     name: done.reindex(columns=names).astype(float).sum(axis=1, skipna=False)
-    for name, (names, _) in parts.items()
+    for name, names in parts.items()
   }
   groups = done[['method']].assign(**columns).groupby('method', observed=True)
-  return groups.agg({name: how for name, (_, how) in parts.items()})
+  frame = groups.agg(lambda x: x.mean(skipna=False))
+  frame['epsilon'] = groups['epsilon'].agg(lambda x: x.max(skipna=False))
+  return frame.assign(seconds_per_round=groups['seconds_per_round'].median())
 
 
 def client_changes(clients: 'DataFrame', base: str, column: str) -> 'DataFrame':
@@ -279,47 +272,17 @@ def settings(runs: 'DataFrame', tuned: Sequence[str] = ()) -> dict[str, str]:
   return {method: ', '.join(texts) for method, texts in shown.items()}
 
 
-class _Columns:
-  """Collects the cells of a table, those without any text left out."""
+class _Parts(NamedTuple):
+  """Columns of a table: (group, head) -> texts by method, and the best methods."""
 
-  def __init__(self, methods: Sequence[str]):
-    import pandas
-
-    index = pandas.Index(methods, name='method')
-    self.cells, self.bold = (pandas.DataFrame(index=index) for _ in range(2))
-    self.numbers = pandas.DataFrame(index=index)
-
-  def add(
-    self, group: str, head: str, texts: dict[str, str], best: Sequence[str] = ()
-  ) -> None:
-    """Adds a column by method, of which some are bold."""
-    column = [texts.get(method, '') for method in self.cells.index]
-    if any(column):
-      self.cells[group, head] = column
-      self.bold[group, head] = [method in best for method in self.cells.index]
-
-  def add_spread(self, group: str, head: str, frame: 'DataFrame', form: str) -> None:
-    """Adds means and deviations, columns of a frame by method."""
-    rows = zip(frame.index, frame['mean'], frame['std'], strict=True)
-    self.add(group, head, {m: spread(mean, std, form) for m, mean, std in rows})
-
-  def add_numbers(self, group: str, head: str, values: 'Series', form: str) -> None:
-    """Adds numbers by method."""
-    self.add(group, head, {m: number(x, form) for m, x in values.items()})
+  cells: dict[tuple[str, str], dict[Any, str]]
+  best: dict[tuple[str, str], list[Any]]
+  numbers: list['DataFrame']
 
   def keep(self, frame: 'DataFrame', prefix: str = '') -> None:
     """Adds columns of a frame by method to the numbers of CSV."""
     names = ['_'.join(c) if isinstance(c, tuple) else c for c in frame.columns]
-    frame = frame.set_axis([f'{prefix}{name}' for name in names], axis=1)
-    self.numbers = self.numbers.join(frame)
-
-  def table(self, notes: Sequence[str]) -> Table:
-    """The table of what was added."""
-    import pandas
-
-    columns = pandas.MultiIndex.from_tuples(self.cells.columns)
-    cells, bold = (x.set_axis(columns, axis=1) for x in (self.cells, self.bold))
-    return Table(cells, self.numbers, bold, notes)
+    self.numbers.append(frame.set_axis([f'{prefix}{name}' for name in names], axis=1))
 
 
 def comparison(
@@ -329,66 +292,44 @@ def comparison(
   oracle: str = '',
   report: str = 'last',
   columns: Sequence[str] = (),
-  metrics: Sequence[str] = (),
   correct: str = 'none',
   tuned: Sequence[str] = (),
 ) -> Table:
-  """The table of methods over seeds.
+  """The table of methods over seeds; for the arguments, see `Comparison`.
 
-  Args:
-    frames: of their runs.
-    reference: label of the method that others are compared with; '' is that with the
-      best deployed metric of the task.
-    oracle: label of the method that is told the true groups; '' finds it.
-    report: which metrics are shown, of `curves.REPORTS`.
-    columns: groups of columns, of `COLUMNS`; () is all but 'finetuned'.
-    metrics: such as 'micro_accuracy'; () is all but 'pooled_macro_f1'. CSV has every
-      column and metric.
-    correct: how p values are corrected, of `paired.CORRECTIONS`.
-    tuned: settings that were tuned, to be shown.
-
-  Raises:
-    UserError: on a column, metric or method that there is not.
+  CSV has every column and metric. Raises `UserError` on an unknown column or method.
   """
+  import pandas
+
   runs = reported(frames.runs, report)
-  methods = [
-    str(m) for m in runs['method'].cat.categories if (runs['method'] == m).any()
-  ]
-  metric_names = [c.partition('.')[2] for c in score_columns(runs)]
-  check_columns(columns, metrics, metric_names)
-  check_reference(reference, methods)
+  index = pandas.Index(runs['method'].astype(str).unique(), name='method')
+  for name in columns:
+    check_choice('columns', name, tuple(COLUMNS))
+  check_reference(reference, list(index))
   oracle = oracle or label_of(runs, 'oracle')
   shown = columns or [name for name in COLUMNS if name != 'finetuned']
-  made, of = _Columns(methods), ', honest' * has_honest(runs)
-  _add_scores(made, runs, shown, metrics, oracle, correct, of)
-  against = differences(runs, '', reference, correct)
-  made.keep(against, 'difference_')
+  parts, against = _Parts({}, {}, []), differences(runs, '', reference, correct)
+  for group in COLUMNS:
+    _add_scores(parts, runs, group, oracle, correct, is_shown=group in shown)
+  parts.keep(against, 'difference_')
   kinds = [k for k in _KINDS if k in shown or (k == 'deployed' and not columns)]
   for method in dict.fromkeys((against.attrs['reference'], oracle)):
     for kind in kinds if method else ():
       column = f'{kind}.{task_of(runs).primary_column}'
-      _add_differences(made, differences(runs, column, method, correct), kind)
-  _add_clients(made, frames.clients, runs)
-  _add_costs(made, runs)
-  made.add('', 'settings', settings(frames.runs, tuned))
-  seeds = runs['seed'].nunique()
-  counts = (
-    runs.groupby('method', observed=True)['task'].count() if 'task' in runs else {}
-  )
-  if any(counts.get(method, 0) < seeds for method in methods):
-    texts = {m: f'{counts.get(m, 0)} of {seeds}' for m in methods}
-    made.add('', 'of seeds', texts)
-  return made.table(_notes(runs, against, report, correct))
-
-
-def check_columns(
-  columns: Sequence[str], metrics: Sequence[str] = (), known: Sequence[str] = ()
-) -> None:
-  """Raises `UserError` on columns or metrics that no table has."""
-  for name in columns:
-    check_choice('columns', name, tuple(COLUMNS))
-  for name in metrics:
-    check_choice('metrics', name, tuple(known))
+      _add_differences(parts, differences(runs, column, method, correct), kind)
+  _add_clients(parts, frames.clients, runs)
+  _add_costs(parts, runs)
+  parts.cells['', 'settings'] = settings(frames.runs, tuned)
+  done, seeds = runs[runs.get('task', runs['seed']).notna()], runs['seed'].nunique()
+  counts = done['method'].astype(str).value_counts().reindex(index, fill_value=0)
+  if (counts < seeds).any():
+    parts.cells['', 'of seeds'] = {m: f'{n} of {seeds}' for m, n in counts.items()}
+  cells = pandas.DataFrame(parts.cells, index).fillna('')
+  cells = cells.loc[:, (cells != '').any()]
+  bold = {column: index.isin(parts.best.get(column, [])) for column in cells}
+  numbers = pandas.DataFrame(index=index).join(parts.numbers)
+  notes = _notes(runs, against, report, correct)
+  return Table(cells, numbers, pandas.DataFrame(bold, index), notes)
 
 
 def check_reference(reference: str, labels: Sequence[str]) -> None:
@@ -398,72 +339,44 @@ def check_reference(reference: str, labels: Sequence[str]) -> None:
 
 
 def _add_scores(
-  made: _Columns,
+  parts: _Parts,
   runs: 'DataFrame',
-  shown: Sequence[str],
-  metrics: Sequence[str],
+  group: str,
   oracle: str,
   correct: str,
-  of: str,
+  is_shown: bool,
 ) -> None:
-  """Adds metrics, agreement with the true clusters, and success of a backdoor."""
-  task = task_of(runs)
-  for group, kind in _SCORES.items():
-    columns = score_columns(runs, kind)
-    if group == 'trained' and not (runs.get('trained', np.ones(1)) < 1).any():
-      continue
-    if not columns:
-      continue
-    frame = over_seeds(runs, columns)
-    made.keep(frame)
-    names = [c.partition('.')[2] for c in columns if '.pooled_' not in c]
-    for column in columns if group in shown else ():
-      name = column.partition('.')[2]
-      if name not in (metrics or names):
-        continue
-      by_method = frame[column]
-      marked = {}
-      if kind in _KINDS and name in task.columns:
-        marked = marks(runs, column, oracle, correct)
-      rows = zip(by_method.index, by_method['mean'], by_method['std'], strict=True)
-      form = f'.{metric(column).digits}f'
-      texts = {
-        m: spread(mean, std, form) + '°' * (marked.get(m) == 'equal')
-        for m, mean, std in rows
-      }
-      best = [m for m, mark in marked.items() if mark == 'best']
-      made.add(COLUMNS[group] + of * (kind in _KINDS), heading(column), texts, best)
-    if group == 'server' and group in shown and 'server.clusters' in runs:
-      made.add(COLUMNS[group], 'each center', _centers(runs, task))
-  for name in _AGREEMENTS:
-    if f'clusters.{name}' in runs:
-      frame = over_seeds(runs, [f'clusters.{name}'])
-      made.keep(frame)
-      if 'clusters' in shown:
-        mean = frame[f'clusters.{name}', 'mean']
-        made.add_numbers('clusters', name.upper(), mean, 'z.2f')
-  for name, form in (('trained', '.0f'), ('backdoor', '.1f')):
-    column = 'backdoor_success' if name == 'backdoor' else name
-    if column in runs and (name == 'backdoor' or (runs[column] < 1).any()):
-      mean = 100 * over_seeds(runs, [column])[column, 'mean']
-      made.keep(mean.rename(f'{name}_mean').to_frame())
-      if name in shown:
-        made.add_numbers(COLUMNS[name], f'{name} %', mean, form)
+  """Adds the columns of a group, with deviations if they are metrics of models."""
+  columns, is_metric = score_columns(runs, group), group not in _OTHERS
+  if not columns:
+    return
+  frame, title = over_seeds(runs, columns), COLUMNS[group]
+  parts.keep(frame)
+  if group in _KINDS and any(name.startswith('honest.') for name in runs):
+    title += ', honest'
+  for column in (c for c in columns if is_shown and '.pooled_' not in c):
+    mean, std, figure = frame[column, 'mean'], frame[column, 'std'], metric(column)
+    digits = 2 if not (is_metric or figure.percent) else figure.digits
+    marked = {}
+    if group in _KINDS and column.partition('.')[2] in task_of(runs).columns:
+      marked = marks(runs, column, oracle, correct)
+    texts = _spreads(mean, std if is_metric else math.nan * std, f'z.{digits}f')
+    texts = {m: text + '°' * (marked.get(m) == 'equal') for m, text in texts.items()}
+    parts.cells[title, heading(column)] = texts
+    parts.best[title, heading(column)] = [m for m in marked if marked[m] == 'best']
 
 
-def _centers(runs: 'DataFrame', task: Task) -> dict[str, str]:
-  """Method -> the mean first metric of each center on the server, best first."""
-  texts, figure, column = {}, task.primary, task.primary_column
-  several = runs[runs['server.clusters'].notna()]
-  for method, each in several.groupby('method', observed=True)['server.clusters']:
-    values = [sorted((c[column] for c in s), key=figure.better)[::-1] for s in each]
-    if len({len(centers) for centers in values}) == 1:
-      means = figure.factor * np.mean(values, axis=0)
-      texts[str(method)] = '/'.join(f'{mean:.{figure.digits}f}' for mean in means)
-  return texts
+def _spreads(mean: 'Series', std: 'Series', form: str) -> dict[Any, str]:
+  """Method -> '86.6 ± 0.9'."""
+  return {m: spread(x, std[m], form) for m, x in mean.items()}
 
 
-def _add_differences(made: _Columns, against: 'DataFrame', kind: str) -> None:
+def _numbers(values: 'Series', form: str) -> dict[Any, str]:
+  """Method -> a number as text."""
+  return {m: number(x, form) for m, x in values.items()}
+
+
+def _add_differences(parts: _Parts, against: 'DataFrame', kind: str) -> None:
   """Adds the differences to a reference; those that favor a method are bold."""
   if against.empty:
     return
@@ -471,62 +384,55 @@ def _add_differences(made: _Columns, against: 'DataFrame', kind: str) -> None:
   group = f'{f"{COLUMNS[kind]} " * (kind != "deployed")}minus {reference}'
   form = f'+.{figure.digits + 1}f'
   favors = (against['p'] < 1 - LEVEL) & (against['difference'].map(figure.better) > 0)
-  texts = {m: number(x, form) for m, x in against['difference'].items()}
-  made.add(group, 'difference', texts, list(against.index[favors]))
-  intervals = zip(against.index, against['low'], against['high'], strict=True)
-  texts = {
-    m: f'[{format(low, form)}, {format(high, form)}]'
-    for m, low, high in intervals
-    if low == low
-  }
-  made.add(group, '95 % interval', texts)
-  made.add_numbers(group, 'p', against['p'], '.2g')
+  parts.cells[group, 'difference'] = _numbers(against['difference'], form)
+  parts.best[group, 'difference'] = list(against.index[favors])
+  intervals = against[['low', 'high']].dropna().itertuples()
+  texts = {m: f'[{low:{form}}, {high:{form}}]' for m, low, high in intervals}
+  parts.cells[group, '95 % interval'] = texts
+  parts.cells[group, 'p'] = _numbers(against['p'], '.2g')
 
 
-def _add_clients(made: _Columns, clients: 'DataFrame', runs: 'DataFrame') -> None:
+def _add_clients(parts: _Parts, clients: 'DataFrame', runs: 'DataFrame') -> None:
   """Adds clients that gain and lose against FedAvg, and the worst tenth."""
   figure, base = task_of(runs).primary, label_of(runs, 'fed_avg')
   if base:
     changes = client_changes(clients, base, f'deployed_{figure.name}')
-    for name in (
-      dict.fromkeys(changes.columns.get_level_values(0)) if len(changes) else ()
-    ):
-      made.add_spread(f'clients against {base}', name, changes[name], '.1f')
-    made.keep(changes)
+    parts.keep(changes)
+    for name in ('gain', 'equal', 'lose') if len(changes) else ():
+      texts = _spreads(changes[name, 'mean'], changes[name, 'std'], '.1f')
+      parts.cells[f'clients against {base}', name] = texts
   column = 'fairness.deployed.worst_decile'
   if column in runs:
     worst = figure.factor * over_seeds(runs, [column])[column][['mean', 'std']]
-    made.keep(worst, 'worst_decile_')
-    made.add_spread('clients', 'worst tenth', worst, f'.{figure.digits}f')
+    parts.keep(worst, 'worst_decile_')
+    texts = _spreads(worst['mean'], worst['std'], f'.{figure.digits}f')
+    parts.cells['clients', 'worst tenth'] = texts
 
 
-def _add_costs(made: _Columns, runs: 'DataFrame') -> None:
+def _add_costs(parts: _Parts, runs: 'DataFrame') -> None:
   """Adds seconds, bytes, epsilon, and rounds to targets."""
-  spent = costs(runs)
-  made.keep(spent)
-  made.add_numbers('costs', 's/round', spent['seconds_per_round'], '.3g')
-  for column, head in (('sent', ''), ('start', 'start ')):
-    most = spent[column].max()
-    if most > 0:
-      unit, size = display.unit_of(most / 1e9, display.BYTES[1:])
-      made.add_numbers('costs', f'{head}{unit}', spent[column] * size / 1e9, '.3g')
-  most = spent['simulated_seconds'].max()
-  if most > 0:
-    unit, size = display.unit_of(most / 3600, display.HOURS)
-    hours = spent['simulated_seconds'] * size / 3600
-    made.add_numbers('costs', f'{unit} on devices', hours, '.3g')
-  made.add_numbers('costs', 'epsilon', spent['epsilon'], '.3g')
+  spent, cells = costs(runs), parts.cells
+  parts.keep(spent)
+  cells['costs', 's/round'] = _numbers(spent['seconds_per_round'], '.3g')
+  bytes_, hours = (display.BYTES[1:], 1e9), (display.HOURS, 3600)
+  for column, head, (units, one) in (
+    ('sent', '', bytes_), ('start', 'start ', bytes_),
+    ('simulated_seconds', 'on devices, ', hours),
+  ):  # fmt: skip
+    if (most := spent[column].max()) > 0:
+      unit, size = display.unit_of(most / one, units)
+      cells['costs', f'{head}{unit}'] = _numbers(spent[column] * size / one, '.3g')
+  cells['costs', 'epsilon'] = _numbers(spent['epsilon'], '.3g')
   for column in (c for c in runs if c.startswith('rounds_to.')):
     target = float(column.removeprefix('rounds_to.'))
     groups = runs.groupby('method', observed=True)[column]
-    reached = groups.agg(['mean', 'std', 'count']).astype(float)
-    made.keep(reached, f'{column}_')
+    reached = groups.agg(['mean', 'std', 'count', 'size']).astype(float)
+    parts.keep(reached.drop(columns='size'), f'{column}_')
     texts = {}
-    for method, (mean, std, count) in reached.iterrows():
-      some = f' ({count:.0f} of {len(groups.get_group(method))})'
-      text = spread(mean, std, '.1f') or 'not reached'
-      texts[str(method)] = text + some * (0 < count < len(groups.get_group(method)))
-    made.add('costs', f'rounds to {task_of(runs).primary.target(target)}', texts)
+    for method, mean, std, count, size in reached.itertuples():
+      some = f' ({count:.0f} of {size:.0f})' * (0 < count < size)
+      texts[method] = (spread(mean, std, '.1f') or 'not reached') + some
+    cells['costs', f'rounds to {task_of(runs).primary.target(target)}'] = texts
 
 
 def _notes(
@@ -542,12 +448,13 @@ def _notes(
   if seeds > 1:
     holm_text = ", Holm's correction" * (correct == 'holm')
     first += f'; °: as the best (paired t-test, p ≥ {1 - LEVEL:.2g}{holm_text})'
-  second = []
+  second = 'Costs of a run: median seconds of a round, mean bytes.'
   if len(against):
     head = heading(against.attrs['column'])
-    second.append(f'Differences of {head}, paired over seeds, with Student intervals.')
-  second.append('Costs of a run: median seconds of a round, mean bytes.')
+    second = (
+      f'Differences of {head}, paired over seeds, with Student intervals. {second}'
+    )
   untested = runs.get('clients_without_test_examples')
   if untested is not None and untested.max() > 0:
-    second.append(f'{untested.max():.0f} clients without test examples are left out.')
-  return [f'{first}.', *([' '.join(second)] if second else [])]
+    second += f' {untested.max():.0f} clients without test examples are left out.'
+  return [f'{first}.', second]

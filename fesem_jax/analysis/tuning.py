@@ -106,39 +106,27 @@ def choose(
   """The point with the best mean over seeds, the first of equal ones.
 
   A point that diverged with one seed, or cannot run, is not chosen. Where some clients
-  are bad, scores are of the honest ones.
-
-  Args:
-    tries: see `points`.
-    outcomes: of each point and seed.
-    search: its seeds, and the models whose first metric decides.
-
-  Raises:
-    UserError: if no point can run, or a `WorkdirError`.
+  are bad, scores are of the honest ones. `outcomes` are of each point of `tries` and
+  each seed. Raises `UserError` if no point can run, or a `WorkdirError`.
   """
-  ran, refused = list[tuple[Values, list[Recorded]]](), list[tuple[Values, UserError]]()
-  for values, runs in zip(tries, outcomes, strict=True):
-    errors = [run for run in runs if isinstance(run, UserError)]
-    for error in errors:
-      if isinstance(error, WorkdirError):  # Not a property of the point.
-        raise error
-    if errors:
-      refused.append((values, errors[0]))
-    else:
-      ran.append((values, [run for run in runs if isinstance(run, Recorded)]))
+  errors = [
+    next((r for r in runs if isinstance(r, UserError)), None) for runs in outcomes
+  ]
+  for error in errors:
+    if isinstance(error, WorkdirError):  # Not a property of the point.
+      raise error
+  ran = [(v, runs) for v, runs, e in zip(tries, outcomes, errors, strict=True) if not e]
+  refused = tuple((v, e) for v, e in zip(tries, errors, strict=True) if e)
   if not ran:
     raise refused[0][1]
-  task = tasks.of(
-    next((run.summary for _, runs in ran for run in runs if run.summary), {})
-  )
-
-  def score(run: Recorded) -> float | None:
-    if run.summary is None:
-      return None
-    return run.summary.get('honest', run.summary)[search.by][task.primary_column]
-
-  tried, scores = [v for v, _ in ran], [[score(run) for run in runs] for _, runs in ran]
-  choice = Choice({}, tried, scores, list(search.seeds), task.primary, tuple(refused))
+  summaries = [[run.summary for run in runs] for _, runs in ran]  # type: ignore[union-attr]
+  task = tasks.of(next((x for row in summaries for x in row if x), {}))
+  scores = [
+    [x.get('honest', x)[search.by][task.primary_column] if x else None for x in row]
+    for row in summaries
+  ]
+  tried = [values for values, _ in ran]
+  choice = Choice({}, tried, scores, list(search.seeds), task.primary, refused)
   ranks = [-np.inf if x is None else task.primary.better(x) for x in choice.means]
   best = int(np.argmax(ranks))
   return choice if ranks[best] == -np.inf else choice._replace(values=tried[best])

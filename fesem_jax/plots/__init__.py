@@ -7,24 +7,16 @@ from fesem_jax.plots.clients import (
   confusion,
   partition,
 )
-from fesem_jax.plots.clusters import agreement, cluster_sizes, moves
-from fesem_jax.plots.figures import (
-  draw_comparison,
-  draw_run,
-  partitions,
-  sheet_figure,
-  sweep_figure,
-)
-from fesem_jax.plots.images import are_images, example_images, sheet, typical_images
-from fesem_jax.plots.lines import average, curves, objective, sweep
+from fesem_jax.plots.clusters import cluster_sizes
+from fesem_jax.plots.figures import draw_comparison, draw_run, partitions, sweep_figure
+from fesem_jax.plots.images import sheet, typical_images
+from fesem_jax.plots.lines import average, curves, sweep
 from fesem_jax.plots.methods import client_spread, differences, ranks
 from fesem_jax.plots.style import save, use_style
 from fesem_jax.utils.palette import PALETTE
 
 __all__ = [
   'PALETTE',
-  'agreement',
-  'are_images',
   'average',
   'class_counts',
   'client_map',
@@ -36,15 +28,11 @@ __all__ = [
   'differences',
   'draw_comparison',
   'draw_run',
-  'example_images',
-  'moves',
-  'objective',
   'partition',
   'partitions',
   'ranks',
   'save',
   'sheet',
-  'sheet_figure',
   'sweep',
   'sweep_figure',
   'typical_images',

@@ -1,18 +1,15 @@
-"""The clusters of one run over rounds: sizes, moves, agreement with the true ones."""
+"""The sizes of the clusters of one run over rounds."""
 
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import ticker
 from matplotlib.axes import Axes
 
-from fesem_jax.plots.style import curve_style, over_rounds, small
-from fesem_jax.utils.palette import PALETTE, color_of
+from fesem_jax.plots.style import over_rounds, small
+from fesem_jax.utils.palette import color_of
 
 _MAX_NAMED = 12  # Clusters in the legend.
-_AGREEMENT = ('ari', 'nmi', 'ami')
-_LINES = ('-', '--', ':')
 _SIZES = 'cluster_sizes.'
 
 
@@ -48,31 +45,5 @@ def cluster_sizes(rounds: pd.DataFrame, ax: Axes) -> Axes:
   fonts |= {'fontsize': small(), 'loc': 'center left', 'bbox_to_anchor': (1, 0.5)}
   ax.legend([handles[k] for k in named], texts, **fonts)
   ax.set_ylabel('Clients')
-  over_rounds(ax)
-  return ax
-
-
-def moves(rounds: pd.DataFrame, ax: Axes) -> Axes:
-  """Draws how many clients of one run moved to another cluster in each round."""
-  moved = rounds[rounds['metric'] == 'moved']
-  ax.bar(moved['round'], moved['value'], color=PALETTE[0], width=0.8)
-  ax.set_ylim(0, max(1, 1.1 * moved['value'].max()))
-  ax.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-  ax.set_ylabel('Clients that moved')
-  over_rounds(ax)
-  return ax
-
-
-def agreement(rounds: pd.DataFrame, ax: Axes) -> Axes:
-  """Draws ARI, NMI and AMI of the clusters of one run to the true ones."""
-  for i, metric in enumerate(_AGREEMENT):
-    curve = rounds[rounds['metric'] == metric]
-    if len(curve):
-      style = curve_style(i, curve['round'].to_numpy())
-      label = metric.upper()
-      ax.plot(curve['round'], curve['value'], _LINES[i], label=label, **style)
-  ax.set_ylim(min(-0.02, ax.dataLim.y0), 1.03)
-  ax.set_ylabel('Agreement with the true clusters')
-  ax.legend(loc='best', borderaxespad=1.2)  # Below markers at 1.
   over_rounds(ax)
   return ax

@@ -1,10 +1,10 @@
 """All figures of a run, and of methods over seeds, as files."""
 
-import functools
 import pathlib
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -27,11 +27,9 @@ Figures = dict[str, Callable[[], Figure]]
 Panels = dict[str, Callable[[Axes], Axes]]
 
 _OVER = {
-  'round': 'convergence',
-  'total_bytes': 'by_gigabytes',
-  'total_simulated_seconds': 'by_seconds',
-  'epsilon': 'by_epsilon',
-}
+  'round': 'convergence', 'total_bytes': 'by_gigabytes',
+  'total_simulated_seconds': 'by_seconds', 'epsilon': 'by_epsilon',
+}  # fmt: skip
 _KINDS = {'deployed': 'Deployed models', 'finetuned': 'Fine-tuned models'}
 _LETTERS = 11  # Of a title, an inch.
 _MATRICES = 8  # Clusters with a confusion matrix, those of the most examples.
@@ -47,9 +45,8 @@ def draw_run(
   `folder` is by default `workdir/plots/`. For `formats` and what is returned, see
   `save`. Raises `UserError` if the folder holds no run.
   """
-  workdir = pathlib.Path(workdir)
-  figures = figures_of_run(load_runs(workdir), read_portrait(workdir))
-  return _saved(figures, folder or workdir / 'plots', formats)
+  frames, folder = load_runs(workdir), folder or pathlib.Path(workdir) / 'plots'
+  return _saved(_curves(frames) | figures_of_run(frames), folder, formats)
 
 
 def draw_comparison(
@@ -61,15 +58,12 @@ def draw_comparison(
   clusters, figures of its first run have names that begin with its label. For `formats`
   and what is returned, see `save`.
   """
-  figures, frames = figures_of_methods(comparison), comparison.frames
-  sizes = frames.rounds['metric'] == 'cluster_sizes.0'
-  clustered = frames.rounds[sizes].groupby('method', observed=True)['run'].first()
-  for run in clustered:
-    of_run = Frames(*(frame[frame['run'] == run] for frame in frames))
-    workdir = pathlib.Path(of_run.runs['folder'].iloc[0])
-    for name, draw in figures_of_run(of_run, read_portrait(workdir)).items():
-      if name not in _OVER.values():
-        figures[f'{workdir.parent.name}_{name}'] = draw
+  figures = figures_of_methods(comparison)
+  for of_run in clustered_runs(comparison.frames):
+    label = str(of_run.runs['method'].iloc[0]).replace('/', '_')
+    for name, draw in figures_of_run(of_run).items():
+      # Clients have the same classes with every method.
+      figures.setdefault(name if name == 'classes' else f'{label}_{name}', draw)
   return _saved(figures, folder, formats)
 
 
@@ -80,36 +74,39 @@ def _saved(
   return [path for paths in made for path in paths]
 
 
-def figures_of_run(frames: Frames, portrait: Portrait) -> Figures:
-  """Figures that one run has data for; `portrait` is {} while it goes on."""
-  rounds, figures = frames.rounds, _curves(frames)
-  recorded, config = set(rounds['metric']), frames.runs.iloc[0]
+def clustered_runs(frames: Frames) -> list[Frames]:
+  """The first run of each method with clusters."""
+  sizes = frames.rounds[frames.rounds['metric'] == 'cluster_sizes.0']
+  names = sizes.groupby('method', observed=True)['run'].first()
+  return [Frames(*(frame[frame['run'] == run] for frame in frames)) for run in names]
+
+
+def figures_of_run(frames: Frames) -> Figures:
+  """Figures of the clusters and the clients of one run, as far as it has data."""
+  rounds, config, figures = frames.rounds, frames.runs.iloc[0], Figures()
+  folder = config['folder']  # '' in memory.
+  portrait = read_portrait(pathlib.Path(folder)) if folder else {}
   bad = ', bad clients too' * ('honest' in frames.clients)
-  panels: Panels
+  recorded, panels = set(rounds['metric']), Panels()
   if 'cluster_sizes.0' in recorded:
-    panels = {'Sizes': lambda ax: clusters.cluster_sizes(rounds, ax)}
+    panels['Sizes'] = partial(clusters.cluster_sizes, rounds)
     if rounds.loc[rounds['metric'] == 'moved', 'value'].any():
-      panels['Moves'] = lambda ax: clusters.moves(rounds, ax)
+      panels['Moves'] = partial(lines.curves, rounds, metric='moved')
     if 'ari' in recorded:
-      panels['Agreement'] = lambda ax: clusters.agreement(rounds, ax)
+      panels['Agreement'] = partial(lines.curves, rounds, metric='ari')
     title = _title(frames, f'clusters{bad}')
     figures['clusters'] = _side_by_side(panels, title, (4.4, 3.4))
-  if 'objective_local_step' in recorded:
-    panels = {'': lambda ax: lines.objective(rounds, ax)}
-    title = _title(frames, 'Eq. 6 after each step')
-    figures['objective'] = _side_by_side(panels, title, legend=True)
   if len(portrait.get('coordinates', ())) > 2:
-    points = clients.client_points(portrait)
-    panels = {'': lambda ax: clients.client_map(points, ax)}
+    panels = {'': partial(clients.client_map, clients.client_points(portrait))}
     title = _title(frames, 'local models')
     figures['clients_pca'] = _side_by_side(panels, title, (5.4, 4.0))
   if 'label_counts' in portrait and tables.task_of(frames.runs).has_classes:
-    name = config.get('config.partition') or ''
     counts, truth = portrait['label_counts'], portrait.get('truth')
     names = class_names(counts.shape[1], portrait.get('class_names'))
     frame = clients.class_counts(counts, truth, portrait.get('truth_names'), names)
+    shown = {config.get('config.partition') or '': frame}
     title = f'{_dataset(frames)}: classes of clients'
-    figures['classes'] = functools.partial(partitions, {name: frame}, title)
+    figures['classes'] = partial(partitions, shown, title)
   if 'confusion' in portrait:
     panels, bar = _confusion(portrait), 'Share of the true class (%)'
     title = _title(frames, f'classes of examples{bad}')
@@ -125,18 +122,18 @@ def figures_of_run(frames: Frames, portrait: Portrait) -> Figures:
 def figures_of_methods(comparison: Comparison) -> Figures:
   """Figures of methods over seeds that there are data for."""
   frames, differences = comparison.frames, comparison.differences
-  figures, panels = _curves(frames), Panels()
+  figures = _curves(frames)
   if any(column.startswith('deployed_') for column in frames.clients):
     title = _title(frames, 'clients\nline: median; triangle: mean of the worst tenth')
     size = (5.0, 1.0 + 0.5 * frames.runs['method'].nunique())
-    panels = {'': lambda ax: methods.client_spread(frames.clients, ax)}
-    figures['clients'] = _side_by_side(panels, title, size)
+    spread: Panels = {'': partial(methods.client_spread, frames.clients)}
+    figures['clients'] = _side_by_side(spread, title, size)
   if len(differences):
     several = differences['low'].notna().any()
     what = '95 % intervals; filled: p < 0.05' if several else 'one seed'
     size = (5.0, 0.8 + 0.32 * len(differences))
-    panels = {'': lambda ax: methods.differences(differences, ax)}
-    figures['differences'] = _side_by_side(panels, _title(frames, what), size)
+    forest: Panels = {'': partial(methods.differences, differences)}
+    figures['differences'] = _side_by_side(forest, _title(frames, what), size)
   return figures
 
 
@@ -173,9 +170,10 @@ def _side_by_side(
   return draw
 
 
-def _title(frames: Frames, what: str) -> str:
-  """Data and method, the number of seeds, and what a figure shows."""
+def _title(frames: Frames, what: str = '') -> str:
+  """Data and method, the number of seeds, and what a figure shows; default: bands."""
   runs, seeds = frames.runs, frames.runs['seed'].nunique()
+  what = what or ('bands: one standard deviation' if seeds > 1 else 'one seed')
   parts = [_dataset(frames)]
   if runs['method'].nunique() == 1:
     parts.append(in_figure(str(runs['method'].iloc[0])))
@@ -200,27 +198,23 @@ def _curves(frames: Frames) -> Figures:
   column = scores[0].partition('.')[2] if scores else ''
   honest = 'honest.' * any(name.startswith('honest.') for name in recorded)
   metrics = {title: f'{honest}{kind}.{column}' for kind, title in _KINDS.items()}
-  several = runs['seed'].nunique() > 1
-  title = _title(frames, 'bands: one standard deviation' if several else 'one seed')
   for over, name in _OVER.items():
     shown = dict(metrics)
     if over == 'round' and len(runs) == 1 and 'objective' in recorded:
       shown['Eq. 6'] = 'objective'
-    draw = functools.partial(lines.curves, rounds, over=over)
-    panels = {t: functools.partial(draw, metric=m) for t, m in shown.items()}
+    draw = partial(lines.curves, rounds, over=over)
+    panels = {title: partial(draw, metric=metric) for title, metric in shown.items()}
     if over == 'round' or rounds['value'][rounds['metric'] == over].any():
       named = runs['method'].nunique() > 1
-      figures[name] = _side_by_side(panels, title, legend=named)
+      figures[name] = _side_by_side(panels, _title(frames), legend=named)
   return figures
 
 
-def partitions(panels: Mapping[str, pd.DataFrame], title: str = '') -> Figure:
+def partitions(counts: Mapping[str, pd.DataFrame], title: str = '') -> Figure:
   """Draws partitions side by side: name -> `class_counts` of its clients."""
-  drawn: Panels = {}
-  for name, counts in panels.items():
-    drawn[in_figure(name)] = functools.partial(clients.partition, counts)
+  panels = {in_figure(n): partial(clients.partition, x) for n, x in counts.items()}
   bar = "Share of a client's examples"
-  return _side_by_side(drawn, in_figure(title, 100), (3.4, 4.4), bar=bar)()
+  return _side_by_side(panels, in_figure(title, 100), (3.4, 4.4), bar=bar)()
 
 
 def _confusion(portrait: Portrait) -> Panels:
@@ -233,7 +227,7 @@ def _confusion(portrait: Portrait) -> Panels:
   for k in sorted(largest[sizes[largest] > 0].tolist()):
     frame = pd.DataFrame(counts[k], index=names, columns=names)
     title = f'cluster {k}' if len(portrait['assignment']) else 'all clients'
-    panels[title] = functools.partial(clients.confusion, frame)
+    panels[title] = partial(clients.confusion, frame)
   return panels
 
 
@@ -249,22 +243,14 @@ def _sheets(portrait: Portrait) -> Panels:
       parts = [f'{n} of {in_figure(name)}' for name, n in counts.head(3).items()]
       others = [f'{counts[3:].sum()} others'] * (len(counts) > 3)
       title += '\n' + textwrap.fill(', '.join([*parts, *others]), 50)
-    panels[title] = functools.partial(images.sheet, group)
+    panels[title] = partial(images.sheet, group)
   return panels
-
-
-def sheet_figure(frame: pd.DataFrame, title: str = '') -> Figure:
-  """Draws images, such as `example_images`, a row for each client."""
-  size = (9.0, 0.4 + 0.9 * frame['client'].nunique())
-  return _side_by_side({'': functools.partial(images.sheet, frame)}, title, size)()
 
 
 def sweep_figure(frames: Frames, flag: str) -> Figure:
   """Draws the deployed metric, and ARI if it is known, over the values of a flag."""
-  runs, draw = frames.runs, functools.partial(lines.sweep, frames.runs, flag=flag)
-  panels: Panels = {'Deployed models': draw}
+  runs, panels = frames.runs, Panels()
+  panels['Deployed models'] = partial(lines.sweep, runs, flag=flag)
   if 'clusters.ari' in runs and runs['clusters.ari'].notna().any():
-    panels['Clusters'] = functools.partial(draw, column='clusters.ari')
-  several = runs['seed'].nunique() > 1
-  title = _title(frames, 'bands: one standard deviation' if several else 'one seed')
-  return _side_by_side(panels, title, legend=True)()
+    panels['Clusters'] = partial(lines.sweep, runs, flag=flag, column='clusters.ari')
+  return _side_by_side(panels, _title(frames), legend=True)()

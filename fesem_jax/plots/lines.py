@@ -20,13 +20,8 @@ NAMES = {
   'total_seconds': 'Seconds of training',
   'total_simulated_seconds': 'Simulated seconds of rounds',
   'objective': 'Mean squared distance to center (Eq. 6)',
+  'moved': 'Clients that moved',
 }
-_STEPS = {
-  'objective_local_step': 'Local step',
-  'objective_e_step': 'E-step',
-  'objective': 'M-step',
-}
-_LINES = ('-', '--', '-')  # The E-step often changes nothing and lies on the first.
 _WIDE = 10  # Ratio of values from which on an axis is logarithmic.
 _APART = 0.06  # Between methods at one value that is no number.
 
@@ -85,6 +80,8 @@ def curves(
     ax.plot(x, values['mean'], label=names[method], **style)
     ax.fill_between(x, values['low'], values['high'], fc=color_of(i), alpha=0.2, lw=0)
   ax.set_ylabel(metric_name(metric))
+  if metric in ('ari', 'nmi', 'ami'):
+    ax.set_ylim(min(-0.02, ax.dataLim.y0), 1.03)
   if over == 'round':
     over_rounds(ax)
     return ax
@@ -107,26 +104,6 @@ def _legend_names(rounds: pd.DataFrame, frame: pd.DataFrame) -> dict[Any, str]:
     name += f' ({count} of {seeds.max()} seeds)' * bool(count < seeds.max())
     texts[method] = name + f' (to round {first})' * bool(first < last)
   return texts
-
-
-def objective(rounds: pd.DataFrame, ax: Axes) -> Axes:
-  """Draws Eq. 6 after each step of a round, of one run with `track_objective`.
-
-  `ax.legend()` names the steps.
-  """
-  shown = rounds.pivot(index='round', columns='metric', values='value')[list(_STEPS)]
-  shown = shown.dropna(how='all')
-  for i, (step, name) in enumerate(_STEPS.items()):
-    style = curve_style(i, shown.index.to_numpy())
-    ax.plot(shown.index, shown[step], linestyle=_LINES[i], label=name, **style)
-  sizes = shown.where(lambda x: np.isfinite(x) & (x > 0)).stack()
-  if len(sizes) and sizes.max() > 3 * _WIDE * sizes.min():
-    ax.set_yscale('log')
-  else:
-    ax.set_ylim(bottom=0)
-  ax.set_ylabel(NAMES['objective'])
-  over_rounds(ax)
-  return ax
 
 
 def sweep(runs: pd.DataFrame, ax: Axes, flag: str, column: str = '') -> Axes:
@@ -162,18 +139,16 @@ def _by_value(
 ) -> tuple[pd.DataFrame, list[Any]]:
   """`method`, `place` of its value, `mean` and `std` over seeds; and the values."""
   labels = runs['method'].astype(str)
-  text = rf'{re.escape(flag)}=[^;]*\)$'
-  base = labels.str.replace(f';{text}', ')', regex=True)
-  base = base.str.replace(rf'\({text}', '', regex=True)
-  varies = base != labels
   # Labels have the values, also of one number of an expression: partition.alpha.
-  pattern = rf'{re.escape(flag)}=(.*)\)$'
-  settings = labels.where(varies).str.extract(pattern, expand=False)
-  numbers = pd.to_numeric(settings, errors='coerce')
-  settings = numbers if numbers[varies].notna().all() else settings
+  parts = labels.str.extract(rf'^(.*)([(;]){re.escape(flag)}=(.*)\)$')
+  base, settings = parts[0] + parts[1].map({'(': '', ';': ')'}), parts[2]
+  varies, numbers = settings.notna(), pd.to_numeric(settings, errors='coerce')
+  is_numeric = numbers[varies].notna().all()
+  settings = numbers if is_numeric else settings
   values = list(dict.fromkeys(settings[varies]))
-  values = values if any(isinstance(v, str) for v in values) else sorted(values)
-  frame = pd.DataFrame({'method': base, 'value': runs[column].astype(float)})
+  values = sorted(values) if is_numeric else values
+  scores = runs[column].astype(float)
+  frame = pd.DataFrame({'method': base.fillna(labels), 'value': scores})
   frame['place'] = settings.map(values.index, 'ignore')
   # What does not vary is the same at all values.
   fixed = [frame[~varies].assign(place=place) for place in range(len(values))]

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import pathlib
 import re
 import shutil
@@ -11,11 +12,18 @@ from typing import Any
 import jax
 from absl import logging
 
-from fesem_jax.run.results import files
-from fesem_jax.run.results.files import saved_rounds
 from fesem_jax.utils import processes
 
 _KEPT = 2  # The newest, and one in case that its files are lost.
+
+
+def saved_rounds(workdir: pathlib.Path) -> list[int]:
+  """Rounds that a workdir has checkpoints of, sound or not, in order."""
+  try:
+    names = [p.name for p in (workdir / 'checkpoints').iterdir() if p.is_dir()]
+  except OSError:
+    return []
+  return sorted(int(name) for name in names if name.isdecimal())
 
 
 class Checkpoints:
@@ -37,11 +45,17 @@ class Checkpoints:
     """Saves the state, whole or not at all, and deletes older checkpoints."""
     if self.latest_round() == rounds_done:
       return
-    processes.from_first(lambda: files.sync(self._workdir))
+    processes.from_first(self._sync)
     items = self._orbax.args.PyTreeSave(_by_folder(jax.tree.map(_once, state)))
     with _quiet():
       self._checkpointer.save(self._dir / str(rounds_done), args=items)
     processes.from_first(self._delete_older)
+
+  def _sync(self) -> None:
+    """Brings metrics.jsonl to the disk, which has no fewer rounds than a checkpoint."""
+    metrics = self._workdir / 'metrics.jsonl'
+    with contextlib.suppress(FileNotFoundError), metrics.open() as file:
+      os.fsync(file.fileno())
 
   def _delete_older(self) -> None:
     for old in saved_rounds(self._workdir)[:-_KEPT]:

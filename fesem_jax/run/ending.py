@@ -9,12 +9,13 @@ import numpy as np
 
 from fesem_jax.core import offloading, placement, prng_streams, sharding
 from fesem_jax.data import label_counts
+from fesem_jax.evaluation import curves
 from fesem_jax.models.starting import whole_model
 from fesem_jax.run import evaluation, figure_data, programs
 from fesem_jax.run.callbacks.calls import call
 from fesem_jax.run.checks import check_after
 from fesem_jax.run.replicate import Replicate
-from fesem_jax.run.results import client_table, curves, records
+from fesem_jax.run.results import client_table, records
 from fesem_jax.run.results.files import read_result, write_result
 from fesem_jax.run.results.result import Result
 from fesem_jax.utils import free_memory
@@ -46,13 +47,13 @@ def finish(run: Replicate, began: float, compiled: float, start: Any) -> Result:
   summary = records.summary(
     run.out.records,
     spec.config or {},
-    spec.seed,
     counts,
     task.num_measured(run.measured.deployed.sums)[: len(counts)],
-    others,
-    run.notes,
-    timing,
     local,
+    seed=spec.seed,
+    unseen=others,
+    notes=run.notes,
+    timing=timing,
   )
   summary |= {'data_placement': placement.of(train), 'ended': run.reason}
   is_sampled = spec.clients_per_round or spec.selection or local.dropout_rate
@@ -131,7 +132,7 @@ def _result(
       'reports': curves.reports(_evaluated(run), task),
       'fairness': client_table.fairness_of(clients, task.primary),
       f'global_{task.primary.name}': one,
-      **({curves.DATA_SINCE: _data_since(run)} if run.spec.later_phases else {}),
+      **({'data_since': _data_since(run)} if run.spec.later_phases else {}),
     },
     history,
     lambda: picture or _portrait(run),

@@ -148,7 +148,8 @@ def confused(
     members = np.flatnonzero(choice == k)
     x, y = (np.concatenate([z[i] for i in members]) for z in (examples, targets))
     if len(y):
-      guesses = models.predict(x, client=str(models.names[members[0]]))
+      outputs = models.outputs(x, client=str(models.names[members[0]]))
+      guesses = models.task.predict(outputs)
       np.add.at(matrices[k], (y, guesses), 1)
   return {'confusion': matrices}
 

@@ -11,6 +11,7 @@ from fesem_jax.core.algorithm import ClientModels, RoundInfo
 from fesem_jax.core.arrangement import arrange, order_of_clients
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.attacks import backdoor_of
+from fesem_jax.evaluation import privacy
 from fesem_jax.models.starting import whole_model, with_constants
 from fesem_jax.run import evaluation, programs
 from fesem_jax.run.callbacks.additions import (
@@ -24,7 +25,7 @@ from fesem_jax.run.callbacks.costs import Costs
 from fesem_jax.run.checks import check_before
 from fesem_jax.run.configuration import identity
 from fesem_jax.run.evaluation import Measured
-from fesem_jax.run.results import files, privacy, records
+from fesem_jax.run.results import files, records
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples, fetched
 from fesem_jax.run.runner import Runner, Splits, with_memory
 from fesem_jax.run.selecting import draw, selected

@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from fesem_jax.run.checkpoint import Checkpoints
+from fesem_jax.run.checkpoint import Checkpoints, saved_rounds
 from fesem_jax.run.configuration import check_same
-from fesem_jax.run.results.files import read_object, saved_rounds
+from fesem_jax.run.results.files import read_object
 from fesem_jax.utils import processes
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import WorkdirError

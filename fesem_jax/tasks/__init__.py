@@ -3,14 +3,14 @@
 May import `utils`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fesem_jax.tasks.classification import CLASSIFICATION
 from fesem_jax.tasks.multilabel import MULTILABEL
 from fesem_jax.tasks.regression import OWN_LOSS, REGRESSION
 from fesem_jax.tasks.sequence import SEQUENCE
-from fesem_jax.tasks.task import Figure, Loss, Task, columns
+from fesem_jax.tasks.task import Figure, Loss, Task
 from fesem_jax.utils.errors import check
 
 __all__ = [
@@ -23,10 +23,8 @@ __all__ = [
   'Figure',
   'Loss',
   'Task',
-  'columns_of',
   'from_scores',
   'of',
-  'own_metrics',
   'with_loss',
 ]
 
@@ -47,19 +45,6 @@ def of(record: Mapping[str, Any]) -> Task:
 def with_loss(task: Task, loss: Loss) -> Task:
   """The task whose metrics rank models with a loss; a user's loss ranks regressions."""
   return OWN_LOSS if task is REGRESSION and loss is not REGRESSION.loss else task
-
-
-def own_metrics(task: Task, scores: Iterable[Mapping[str, Any]]) -> list[str]:
-  """Names of `Model.metrics` in the scores of summaries, without the loss."""
-  names = dict.fromkeys(column for metrics in scores for column in metrics)
-  standard = {*task.columns, 'micro_loss'}
-  columns = [c for c in names if c.startswith('micro_') and c not in standard]
-  return [column.removeprefix('micro_') for column in columns]
-
-
-def columns_of(task: Task, metrics: Sequence[str] = ()) -> tuple[str, ...]:
-  """The columns of a task, then those of metrics of a user's own."""
-  return (*task.columns, *columns(metrics))
 
 
 def from_scores(scores: Mapping[str, Any]) -> Task:

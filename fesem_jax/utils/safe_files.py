@@ -4,10 +4,8 @@ import contextlib
 import gzip
 import importlib
 import io
-import math
 import pathlib
 import pickle
-import zipfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -15,7 +13,6 @@ import numpy as np
 
 from fesem_jax.utils.errors import UserError
 
-_BLOCK_BYTES = 2**25
 # What a pickle of arrays may call.
 _ALLOWED = {
   ('numpy', 'ndarray'),
@@ -102,24 +99,3 @@ def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
   if np.lib.format.read_magic(file) == (1, 0):
     return np.lib.format.read_array_header_1_0(file)
   return np.lib.format.read_array_header_2_0(file)
-
-
-def mapped(file: BinaryIO, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-  """An array of an .npz file without compression, mapped into memory.
-
-  `archive` is `file` as a zip archive. Raises `ValueError` or `zipfile.BadZipFile` if
-  the array is damaged or holds objects.
-  """
-  member = archive.getinfo(f'{name}.npy')
-  with archive.open(member) as content:
-    shape, by_column, dtype = _header(content)
-    header = content.tell()
-    while content.read(_BLOCK_BYTES):  # Compares the checksum at the end.
-      pass
-  size = header + math.prod(shape) * dtype.itemsize
-  if dtype.hasobject or size != member.file_size:
-    raise ValueError(f'{name} holds objects, or is not as long as its header says')
-  file.seek(member.header_offset + 26)  # Lengths of the name and the extra field.
-  lengths = sum(int.from_bytes(file.read(2), 'little') for _ in range(2))
-  start = member.header_offset + 30 + lengths + header
-  return np.memmap(file, dtype, 'r', start, shape, 'F' if by_column else 'C')

@@ -10,11 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.display import (
-  in_latex,
-  in_markdown,
-  printable,
-)
+from fesem_jax.utils.display import in_latex, in_markdown, printable
 
 if TYPE_CHECKING:
   from pandas import DataFrame  # Slow to import.
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
 # What LaTeX needs in the preamble of a document.
 PREAMBLE = r'\usepackage{booktabs}'
 _SYMBOLS = {'±': r'$\pm$', '≥': r'$\ge$', '°': r'$^\circ$', '•': ''}
-_MOST_COLUMNS, _MOST_OF_LATEX = 8, 7  # Beside each other.
+_MOST_COLUMNS = 7  # Side by side.
 _CELL, _NOTE = 255, 1000  # Characters, at most.
 
 
@@ -35,35 +31,30 @@ class Table:
     numbers: what CSV has, rows as those of `cells`.
     bold: bool, which cells are the best.
     notes: at most two lines below it.
-    label: of LaTeX, behind 'tab:'.
-    caption: of LaTeX; '' takes the first note.
   """
 
   cells: 'DataFrame'
   numbers: 'DataFrame'
   bold: 'DataFrame | None' = None
   notes: Sequence[str] = ()
-  label: str = 'methods'
-  caption: str = ''
 
   @classmethod
   def of_texts(
-    cls, index: Sequence[object], columns: Mapping[str, Sequence[str]], note: str = ''
+    cls, index: Sequence[object], columns: Mapping[str, Sequence[str]], note: str
   ) -> 'Table':
     """A table of texts, head -> cells; `index` names the rows."""
     import pandas
 
     cells = pandas.DataFrame(columns, index=pandas.Index(map(str, index)))
     heads = pandas.MultiIndex.from_product([[''], cells.columns])
-    notes = [note] if note else []
-    return cls(cells.set_axis(heads, axis=1), cells, notes=notes)
+    return cls(cells.set_axis(heads, axis=1), cells, notes=[note])
 
-  def _panels(self, most: int = _MOST_COLUMNS) -> Iterator['DataFrame']:
+  def _panels(self) -> Iterator['DataFrame']:
     """The cells, some groups of columns at a time."""
     selected: list[tuple[str, str]] = []
     for group in dict.fromkeys(self.cells.columns.get_level_values(0)):
       columns = [column for column in self.cells.columns if column[0] == group]
-      if selected and len(selected) + len(columns) > most:
+      if selected and len(selected) + len(columns) > _MOST_COLUMNS:
         yield self.cells[selected]
         selected = []
       selected += columns
@@ -80,8 +71,7 @@ class Table:
     for panel in self._panels():
       shown = self._marked(panel.map(lambda text: printable(text, _CELL)), '', '•')
       shown = shown.apply(_with_room_for_marks).rename_axis(None)
-      shown.index = shown.index.map(lambda name: printable(name, _CELL))
-      panels.append(shown.to_string())
+      panels.append(shown.rename(index=lambda name: printable(name, _CELL)).to_string())
     notes = [printable(note, _NOTE) for note in self.notes]
     return '\n'.join(['\n\n'.join(panels), *notes])
 
@@ -91,10 +81,7 @@ class Table:
   def to_html(self) -> str:
     """The table as HTML, without its notes."""
     shown = self._marked(self.cells.map(escape), '<b>', '</b>').rename_axis(None)
-    shown = shown.rename(index=lambda name: escape(str(name)))
-    shown.columns = shown.columns.map(
-      lambda column: tuple(escape(text) for text in column)
-    )
+    shown = shown.rename(index=lambda name: escape(str(name)), columns=escape)
     return shown.to_html(escape=False, border=0)
 
   def to_markdown(self) -> str:
@@ -103,69 +90,39 @@ class Table:
     for panel in self._panels():
       cells = self._marked(panel.map(lambda x: in_markdown(x, _CELL)), '**', '**')
       heads = [self.cells.index.name or '', *(' '.join(c).strip() for c in panel)]
-      names = [in_markdown(name, _CELL) for name in cells.index]
-      rows = zip(names, *(cells[column] for column in cells), strict=True)
+      rows = [[in_markdown(name, _CELL), *row] for name, *row in cells.itertuples()]
       parts.append('\n'.join(markdown(list(map(in_markdown, heads)), rows)))
     parts += [in_markdown(note, _NOTE) for note in self.notes]
     return '\n\n'.join(parts) + '\n'
 
   def to_latex(self) -> str:
-    """The first columns as a LaTeX table of booktabs; `write` has the others too."""
-    return self._latex_tables()[0]
-
-  def _latex_tables(self) -> list[str]:
-    """LaTeX of some columns at a time."""
-    first, *others = list(self.notes) or ['']
-    texts = []
-    for i, panel in enumerate(self._panels(_MOST_OF_LATEX)):
-      groups = ', '.join(dict.fromkeys(group for group, _ in panel if group))
-      caption = self.caption or (groups if i else first)
-      label = self.label + f'_{i + 1}' * bool(i)
-      lines = [r'\begin{table*}[t]', rf'\caption{{{_latex(caption)}}}']
-      lines += [rf'\label{{tab:{label}}}', r'\centering\footnotesize']
-      lines += [self._tabular(panel), r'\end{table*}']
-      comments = [PREAMBLE, *([first, *others] if i else others)]
-      texts.append('\n'.join([*(f'% {text}' for text in comments), *lines]) + '\n')
-    return texts
-
-  def _tabular(self, panel: 'DataFrame') -> str:
-    """Some columns as LaTeX."""
-    cells = self._marked(panel.map(_latex), r'\textbf{', '}')
-    groups = [group for group, _ in panel]
-    heads = [
-      rf'\multicolumn{{{groups.count(g)}}}{{c}}{{{_latex(g)}}}'
-      for g in dict.fromkeys(groups)
-    ]
-    names = [_latex(str(name)) for name in cells.index]
-    rows = zip(names, *(cells[column] for column in cells), strict=True)
-    lines = [['', *heads], [_latex(cells.index.name or '')]]
-    lines[1] += [_latex(head) for _, head in panel]
-    text = [' & '.join(line) + r' \\' for line in [*lines, *rows]]
-    rules = [r'\toprule', *text[:2], r'\midrule', *text[2:], r'\bottomrule']
-    form = 'l' + 'r' * panel.shape[1]
-    return '\n'.join([rf'\begin{{tabular}}{{{form}}}', *rules, r'\end{tabular}'])
+    """The table for booktabs, one part below the other; its notes are the caption."""
+    lines = [f'% {PREAMBLE}', r'\begin{table*}[t]', r'\centering\footnotesize']
+    lines += [rf'\caption{{{_latex(" ".join(self.notes))}}}', r'\label{tab:methods}']
+    for panel in self._panels():
+      cells = self._marked(panel.map(_latex), r'\textbf{', '}')
+      groups = [group for group, _ in panel]
+      wide = r'\multicolumn{%d}{c}{%s}'
+      heads = [wide % (groups.count(g), _latex(g)) for g in dict.fromkeys(groups)]
+      rows = [['', *heads], ['', *(_latex(head) for _, head in panel)]]
+      rows += [[_latex(name), *row] for name, *row in cells.itertuples()]
+      texts = [' & '.join(row) + r' \\' for row in rows]
+      lines += [rf'\begin{{tabular}}{{l{"r" * len(groups)}}}', r'\toprule', *texts[:2]]
+      lines += [r'\midrule', *texts[2:], r'\bottomrule', r'\end{tabular}', '']
+    return '\n'.join([*lines, r'\end{table*}']) + '\n'
 
   def to_csv(self) -> str:
     """The numbers as CSV, with all digits."""
     return self.numbers.to_csv(lineterminator='\n')
 
   def write(self, folder: pathlib.Path, name: str = 'table') -> None:
-    """Writes NAME.md, .csv, .tex and .json into an existing folder.
-
-    Columns beyond the first ones have LaTeX files of their own, NAME_2.tex and so on.
-    """
-    first, *others = self._latex_tables()
+    """Writes NAME.md, .csv, .tex and .json into an existing folder."""
     numbers = self.numbers.reset_index().astype(object)
     rows = numbers.where(numbers.notna(), None).to_dict('records')
-    for suffix, text in {
-      'md': self.to_markdown(),
-      'csv': self.to_csv(),
-      'tex': first,
-      'json': json.dumps(rows, indent=1) + '\n',
-    }.items():
+    texts = {'md': self.to_markdown(), 'csv': self.to_csv(), 'tex': self.to_latex()}
+    texts['json'] = json.dumps(rows, indent=1) + '\n'
+    for suffix, text in texts.items():
       write_atomically(folder / f'{name}.{suffix}', text)
-    for number, text in enumerate(others, 2):
-      write_atomically(folder / f'{name}_{number}.tex', text)
 
 
 def spread(mean: float, std: float, form: str) -> str:

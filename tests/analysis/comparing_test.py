@@ -12,7 +12,6 @@ from scipy import stats
 import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.analysis import loop
-from fesem_jax.analysis.comparison import read_comparison
 from fesem_jax.utils.errors import Diverged, UserError
 from tests.support import helpers
 
@@ -143,8 +142,10 @@ def test_values_are_tuned_on_validation_examples_and_then_used(runs):
 
   specs = runs(score)
   grid = {'rate': [0.1, 0.2, 0.05], 'server_rate': [1.0, 3.0, 2.0]}
-  methods = {'sgd': sgd, 'server': server, 'plain': lambda: fed_avg()}
-  choices = fj.tune(methods, data(), grid, rounds=2, seeds=[7, 8])
+  methods = {'sgd': sgd, 'server': server}
+  search = fj.Search(grid, seeds=[7, 8])
+  found = fj.compare(methods, data(), rounds=2, seeds=[0, 1], search=search)
+  choices = found.choices
   assert {label: (c.values, len(c.tried)) for label, c in choices.items()} == {
     'sgd': ({'rate': 0.2}, 3),
     'server': ({'rate': 0.2, 'server_rate': 3.0}, 9),
@@ -152,30 +153,23 @@ def test_values_are_tuned_on_validation_examples_and_then_used(runs):
   assert choices['server'].at_edge == ['rate', 'server_rate']
   (train, _), spec = data(), specs[1]
   assert (len(spec.train.y) + len(spec.test.y), spec.seed) == (len(train.y), 8)
-  assert (spec.eval_every, spec.finetune_epochs) == (0, 0)
-  made[tuned := methods['sgd'](0.2)] = {'rate': 0.2}
-  methods['plain'] = tuned
-  specs.clear()
-  found = fj.compare(methods, data(), rounds=1, seeds=[0, 1], choices=choices)
-  rates = [made[spec.algorithm] for spec in specs[:3:2]]
-  assert rates == [{'rate': 0.2}, choices['server'].values]
-  values = choices['server'].values
-  assert found.table.cells.loc['server', ('', 'settings')] == ', '.join(
-    f'{name}={value:g}' for name, value in values.items()
-  )
-  with pytest.raises(UserError, match='seeds'):
-    fj.compare(methods, data(), rounds=1, seeds=[7], choices=choices)
-  with pytest.raises(UserError, match='choices'):
-    fj.compare({'sgd': tuned}, data(), rounds=1, choices=choices)
-  with pytest.raises(UserError, match='grid'):
-    fj.tune({'sgd': sgd}, data(), {'momentum': [0.9]}, rounds=1)
-  specs.clear()
-  fj.tune({'sgd': sgd}, data(), {'rate': [0.1]}, rounds=1, seeds=[7], by='finetuned')
-  assert specs[0].finetune_epochs == 1
-  with pytest.raises(UserError, match='seeds'):
-    fj.compare({'sgd': tuned}, data(), rounds=1, seeds=[3, 3])
-  with pytest.raises(UserError, match='methods'):
-    fj.compare({'fed_avg': algorithms.fed_avg}, data(), rounds=1)
+  assert spec.eval_every == 0
+  reported = [made[spec.algorithm] for spec in specs if spec.seed == 0]
+  assert reported == [{'rate': 0.2}, choices['server'].values]
+  cells = found.table.cells['', 'settings'].to_dict()
+  assert cells == {'sgd': 'rate=0.2', 'server': 'rate=0.2, server_rate=3'}
+
+
+@pytest.mark.parametrize(('methods', 'options', 'subject'), [
+  ({'a': lambda rate: fed_avg()}, {'seeds': [7]}, 'seeds'),
+  ({'a': fed_avg}, {'seeds': [3, 3]}, 'seeds'),
+  ({'a': lambda: fed_avg()}, {}, 'grid'),
+  ({'fed_avg': algorithms.fed_avg}, {}, 'methods'),
+])  # fmt: skip
+def test_comparisons_that_do_not_fit_are_refused(methods, options, subject):
+  search = fj.Search({'rate': [0.1]}, seeds=[7])
+  with pytest.raises(UserError, match=f'^{subject}: '):
+    fj.compare(methods, data(), rounds=1, search=search, **options)
 
 
 def test_a_sweep_is_a_comparison_with_a_value_in_its_labels(runs):
@@ -202,7 +196,7 @@ def test_a_comparison_runs_and_continues_in_its_workdir(tmp_path):
   # The table has what the folder has.
   one = fj.compare({'fed_prox': methods['fed_prox']}, data(), **options)
   assert one.runs['method'].tolist() == ['fed_prox'] * 2 + ['fed_avg'] * 2
-  from_folder = read_comparison(tmp_path)
+  from_folder = fj.Comparison(fj.load_runs(tmp_path))
   pandas.testing.assert_frame_equal(from_folder.rounds, one.rounds)
   pandas.testing.assert_frame_equal(from_folder.clients, one.clients)
   alone = fj.simulate(methods['fed_prox'], *data(), rounds=1, seed=1, finetune_epochs=0)

@@ -2,7 +2,6 @@
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -46,7 +45,6 @@ def expected(data):
   centers = centers_of(local)
   models = [reference.from_params(centers, k) for k in range(3)]
   points = reference.vectors(centers)
-  mean = points.mean(axis=0)
   start = [
     tuple(np.mean(parts, axis=0) for parts in zip(*layer, strict=True))
     for layer in zip(*models, strict=True)
@@ -58,9 +56,6 @@ def expected(data):
     batches = helpers.batches(data, local.schedule, i, jax.random.key(KEY))
     trained = reference.flat(reference.local_sgd(start, batches, 0.1)[0])
     want['weights'].append(reference.nearest(trained[None], points)[0])
-    u, ways = trained - mean, points - mean
-    cosines = ways @ u / np.linalg.norm(ways, axis=1) / np.linalg.norm(u)
-    want['direction'].append(cosines.argmax())
     losses = [reference.loss_and_gradient(m, *data.client(i))[0] for m in models]
     want['loss'].append(np.argmin(losses))
   return want
@@ -110,12 +105,3 @@ def test_training_alone_matches_the_reference_whatever_the_run_did(data, change)
     want = reference.flat(reference.local_sgd(start, batches, 0.1)[0])
     got = reference.flat(reference.from_params(models.personal, i))
     np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-6)
-
-
-def test_a_direction_is_the_way_from_the_start_and_not_its_length():
-  start = {'w': jnp.array([[1.0, 1.0]])}
-  centers = {'w': jnp.array([[1.0, 1.0], [3.0, 1.0], [1.0, 1.1], [0.0, 0.0]])}
-  stack = {'w': jnp.array([[1.2, 1.3], [1.3, 1.2], [0.9, 0.8], [1.0, 1.0]])}
-  found = joining.most_alike(stack, centers, start)
-  # The first center is the start: no way leads there, nor anywhere from it.
-  np.testing.assert_array_equal(found, [2, 1, 3, 0])

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fesem_jax.analysis import tuning, tuning_files
+from fesem_jax.analysis import loop, tuning
+from fesem_jax.data.splits import Phase
 from fesem_jax.run.configuration import digest_of_data
 from fesem_jax.run.results.frames import Recorded
 from fesem_jax.utils.errors import UserError, WorkdirError
@@ -15,7 +16,7 @@ from tests.support import helpers
 def run(accuracy, **summary):
   """A run of an accuracy, None where it diverged."""
   if accuracy is None:
-    return Recorded.of(None)
+    return Recorded.of(None, '', 0, {})
   summary = {'deployed': {'micro_accuracy': accuracy}} | summary
   return Recorded('', 0, {}, summary, [], None)
 
@@ -81,29 +82,24 @@ def test_values_at_the_edge_of_their_grid_are_named(values, best, at_edge):
   assert (choice.values, choice.at_edge) == ({'x': best}, at_edge)
 
 
-def test_a_finished_run_keeps_two_files_by_which_it_is_recognized(tmp_path):
-  workdir, splits = (
-    tmp_path / 'run',
-    [helpers.federation([4, 6], seed=s) for s in (0, 1)],
-  )
-  workdir.mkdir()
-  (workdir / 'checkpoints' / '2').mkdir(parents=True)
-  for name in ('metrics.jsonl', 'summary.json', '.lock'):
-    (workdir / name).touch()
+def test_finished_tuning_runs_are_recognized(tmp_path):
+  train, test, *unseen = (helpers.federation([4, 6], seed=s) for s in range(4))
   config = {'rounds': 2, 'learning_rate': 0.1}
-  saved = config | {'data_digest': digest_of_data(*splits)}
-  (workdir / 'config.json').write_text(json.dumps(saved))
-  train, test = splits
-  spec = SimpleNamespace(
-    workdir=workdir, train=train, test=test, config=config, rounds=2
-  )
-  tuning_files.finish(spec, SimpleNamespace(summary={'rounds': 2}))
-  assert {p.name for p in workdir.iterdir()} == {'metrics.jsonl', 'summary.json'}
-  assert tuning_files.finished(spec)
-  fields = vars(spec)
-  other = fields | {'config': config | {'learning_rate': 0.3}}, fields | {'test': train}
-  for changed, subject in zip(other, ('learning_rate', 'data'), strict=True):
-    with pytest.raises(WorkdirError, match=subject):
-      tuning_files.finished(SimpleNamespace(**changed))
-  assert not tuning_files.finished(SimpleNamespace(**fields | {'rounds': 3}))
-  assert not workdir.exists()
+  digest = digest_of_data(train, test, *unseen)
+  saved = config | {'data_digest': digest, 'code': {}}
+  (tmp_path / 'config.json').write_text(json.dumps(saved))
+  fields = {'workdir': tmp_path, 'unseen': unseen, 'config': config, 'rounds': 2}
+
+  def is_tuned(test=test, **changes):
+    phases = [Phase(1, train, test)]
+    return loop._is_tuned(SimpleNamespace(phases=phases, **fields | changes))
+
+  assert not is_tuned()
+  (tmp_path / 'summary.json').write_text('{"rounds": 2}')
+  assert is_tuned()
+  with pytest.raises(WorkdirError, match='learning_rate'):
+    is_tuned(config=config | {'learning_rate': 0.3})
+  with pytest.raises(WorkdirError, match='data'):
+    is_tuned(train)
+  assert not is_tuned(rounds=3)
+  assert not tmp_path.exists()

@@ -221,4 +221,4 @@ def test_the_success_of_a_backdoor_is_that_of_the_models_on_marked_examples():
   assert result.summary['backdoor_success'] == pytest.approx(reference)
   assert result.history[-1]['backdoor_success'] == pytest.approx(reference)
   table = tables.comparison(result.frames)
-  assert table.cells['backdoor', 'backdoor %'].tolist() == [f'{100 * reference:.1f}']
+  assert table.cells['backdoor', 'success (%)'].tolist() == [f'{100 * reference:.1f}']

@@ -46,8 +46,11 @@ def matrices(local, data, params, groups, count):
   return found
 
 
-def test_matrices_are_of_the_clients_of_each_cluster():
+@pytest.mark.parametrize('standardization', [None, (np.ones(6), np.full(6, 3.0))])
+def test_matrices_are_of_the_clients_of_each_cluster(standardization):
   data, local = federation(), helpers.local()
+  info = dataclasses.replace(data.info, standardization=standardization)
+  data = dataclasses.replace(data, info=info)
   centers = models_of(4, local)  # No client deploys the last one.
   found = found_of(ClientModels(centers, CLUSTERS), data, local)
   params = jax.tree.map(lambda x: x[CLUSTERS], centers)

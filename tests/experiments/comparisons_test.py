@@ -104,8 +104,8 @@ def test_tuning_uses_validation_examples_only(tmp_path):
   again = call('compare', *LOGISTIC, *arguments, '--verbose', cwd=tmp_path)
   assert (run / 'summary.json').stat().st_mtime_ns == before
   assert sum(line.startswith('[') for line in again.stdout.splitlines()) == 4
-  # What a run of tuning, and another one, keeps.
-  assert sorted(p.name for p in run.iterdir()) == ['metrics.jsonl', 'summary.json']
+  files = ['clients.csv', 'config.json', 'metrics.jsonl', 'summary.json']
+  assert sorted(p.name for p in run.iterdir()) == files
   reported = {p.name for p in (tmp_path / 't/fed_avg/seed0').iterdir()}
   assert len(reported - {'checkpoints'}) <= 6
 

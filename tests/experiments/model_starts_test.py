@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fesem_jax as fj
-from fesem_jax.run.results import export
+from fesem_jax.utils.safe_files import read_npz
 from tests.support.commands import call
 
 QUICK = [
@@ -79,7 +79,7 @@ def test_a_run_starts_from_a_file(pretrained, tmp_path):
   file = tmp_path / 'model.npz'
   before = fj.load_run(pretrained / 'fed_avg')
   before.save_model(file)
-  assert sorted(export.read(file)) == [
+  assert sorted(read_npz(file)) == [
     'dense0/bias', 'dense0/kernel', 'logits/bias', 'logits/kernel'
   ]  # fmt: skip
   # A rate of almost 0 leaves the start as it was.

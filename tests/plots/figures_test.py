@@ -11,22 +11,22 @@ from PIL import Image
 import fesem_jax as fj
 from fesem_jax import plots
 from fesem_jax.analysis import tables
-from fesem_jax.analysis.comparison import read_comparison
 from fesem_jax.plots import figures
 from fesem_jax.plots.lines import metric_name
-from fesem_jax.run.results import files
 from fesem_jax.utils.errors import UserError
 from reproductions import published_curves
 from tests.support.reported import value_of, write_comparison, write_run
 
 SEEDS = (0, 1, 2)
-OF_RUN = {'clusters', 'objective', 'clients_pca', 'classes', 'confusion', 'sheets'}
-OF_METHODS = {'convergence', 'clients', 'differences'}
+OF_RUN = {'clusters', 'clients_pca', 'confusion', 'sheets'}
+OF_METHODS = {'convergence', 'clients', 'differences', 'classes'}
 
 
 @pytest.fixture(scope='module')
 def comparison(tmp_path_factory):
-  return read_comparison(write_comparison(tmp_path_factory.mktemp('c'), SEEDS))
+  return fj.Comparison(
+    fj.load_runs(write_comparison(tmp_path_factory.mktemp('c'), SEEDS))
+  )
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_every_figure_of_runs_is_drawn(comparison, tmp_path):
   assert {f.stem for f in written} == OF_METHODS | clustered
   folders = comparison.runs.groupby('method', observed=True)['folder'].first()
   written = plots.draw_run(folders['fesem(2)'], tmp_path / 'run')
-  names = OF_RUN | {'convergence'}
+  names = OF_RUN | {'convergence', 'classes'}
   assert {f.name for f in written} == {
     f'{n}.{k}' for n in names for k in ('png', 'svg')
   }
@@ -106,7 +106,7 @@ def test_titles_say_of_which_clients_and_examples_figures_are(tmp_path):
   frames = fj.load_runs(path.parent)
   runs = frames.runs.assign(**{'honest.deployed.micro_accuracy': 0.9})
   frames = frames._replace(runs=runs, clients=frames.clients.assign(honest=True))
-  drawn = figures.figures_of_run(frames, files.read_portrait(path.parent))
+  drawn = figures.figures_of_run(frames)
   title = 'npz(toy.npz, y=y), fesem(2), honest clients, validation examples: '
   assert drawn['clusters']().get_suptitle() == title + 'clusters, bad clients too'
 
@@ -242,17 +242,6 @@ def test_images_of_any_channels_are_shown(ax, channels, dtype):
   assert image.shape[:2] == (2 * 9, 5 * 9)
   assert 0 <= image.min() < 0.2 < image.mean() < 0.8 < image.max() <= 1
   assert texts(ax.get_yticklabels()) == ['a', 'b']
-
-
-def test_examples_are_shown_with_their_classes(ax):
-  train, _ = fj.data.load('digits', num_clients=10)
-  frame = plots.example_images(train, [f'digit {i}' for i in range(10)])
-  assert frame['client'].nunique() == 8
-  x, y = train.client(0)
-  assert frame['label'][0] == f'digit {y[0]}'
-  np.testing.assert_allclose(frame['image'][0], x[0] / 16, atol=1e-6)
-  plots.sheet(frame, ax)
-  assert texts(ax.texts)[0] == f'digit {y[0]}'
 
 
 def test_long_names_of_methods_differ_in_figures(comparison, ax):

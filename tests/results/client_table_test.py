@@ -1,11 +1,8 @@
-"""Frames of clients: written, read, extended, and compared between two runs."""
-
-from types import SimpleNamespace
+"""Frames of clients: written, read, and extended."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
 import fesem_jax as fj
 from fesem_jax.run.results import client_table
@@ -70,43 +67,3 @@ def test_fairness_is_of_honest_clients():
   assert found['deployed']['clients'] == 19
   worst = np.sort(made.deployed_accuracy[10:29])[:2].mean()
   assert found['deployed']['worst_decile'] == pytest.approx(worst)
-
-
-def test_differences_of_clients_have_a_paired_interval():
-  a, b = table(30), table(30, seed=1)
-  found = fj.compare_clients(a, SimpleNamespace(clients=b), 'finetuned_f1')
-  test = stats.ttest_rel(a.finetuned_f1[:29], b.finetuned_f1[:29])
-  low, high = test.confidence_interval(0.95)
-  want = (a.finetuned_f1 - b.finetuned_f1)[:29]
-  assert found.attrs == {
-    'metric': 'finetuned_f1', 'mean': pytest.approx(want.mean(), rel=1e-12),
-    'low': pytest.approx(low), 'high': pytest.approx(high),
-  }  # fmt: skip
-  assert found['client'].tolist() == a['client'][np.argsort(want)].tolist()
-  np.testing.assert_array_equal(found['difference'], np.sort(want))
-  # Clients in another order are compared by name.
-  order = np.random.default_rng(2).permutation(30)
-  moved = fj.compare_clients(a, b.iloc[order], 'finetuned_f1')
-  pd.testing.assert_frame_equal(moved, found)
-
-
-def test_bad_clients_are_not_compared():
-  a, b = table(30), table(30, seed=1)
-  honest = np.arange(30) >= 10
-  for pair in ((a.assign(honest=honest), b), (a, b.assign(honest=honest))):
-    found = fj.compare_clients(*pair)
-    assert len(found) == 19
-    want = (a.deployed_accuracy - b.deployed_accuracy)[10:29]
-    assert found.attrs['mean'] == pytest.approx(want.mean(), rel=1e-12)
-
-
-@pytest.mark.parametrize(('b', 'subject'), [
-    (table(5), 'clients'),
-    (table(client=np.array(['c0', 'c1', 'c2', 'c2'], object)), 'clients'),
-    (table(deployed_accuracy=np.full(4, np.nan)), 'metric'),
-])  # fmt: skip
-def test_runs_that_cannot_be_compared_are_refused(b, subject):
-  with pytest.raises(fj.UserError, match=f'^{subject}: '):
-    fj.compare_clients(table(), b)
-  with pytest.raises(fj.UserError, match=r'^metric: '):
-    fj.compare_clients(table(), table(), 'deployed_nll')

@@ -64,16 +64,6 @@ def test_no_file_is_written_through_a_planted_link(name, tmp_path, monkeypatch):
   assert (folder / name).read_bytes() == written
 
 
-def test_metrics_are_not_appended_through_a_link(tmp_path):
-  out = MetricsWriter(tmp_path)
-  (tmp_path / 'precious').write_text('old')
-  (tmp_path / 'metrics.jsonl').unlink()
-  (tmp_path / 'metrics.jsonl').symlink_to(tmp_path / 'precious')
-  with pytest.raises(OSError, match=r'metrics\.jsonl'):
-    out.write({'round': 1})
-  assert (tmp_path / 'precious').read_text() == 'old'
-
-
 @pytest.mark.parametrize('call', ['fsync', 'replace'])
 def test_a_file_that_cannot_be_written_stays_as_it_was(call, tmp_path, monkeypatch):
   write_arrays(tmp_path / 'a.npz')

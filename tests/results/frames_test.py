@@ -76,8 +76,7 @@ def test_unfinished_runs_and_methods_of_two_folders(folder, tmp_path):
   found = fj.load_runs(folder, tmp_path / 'other').runs
   labels = found['method'].astype(str).tolist()
   assert sorted(labels) == [
-    'fed_avg', *[f'fesem, {folder.name}'] * 2,
-    f'fesem, {tmp_path.name}/other',
+    'fed_avg', *[f'fesem, {folder}'] * 2, f'fesem, {tmp_path}/other',
   ]  # fmt: skip
   going = found[found['method'].str.endswith('other')].iloc[0]
   assert going['status'] == 'going on'

@@ -16,7 +16,11 @@ from fesem_jax.analysis import tables
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.report import charts
 from fesem_jax.plots.clients import client_points
-from fesem_jax.plots.figures import figures_of_methods, figures_of_run
+from fesem_jax.plots.figures import (
+  clustered_runs,
+  figures_of_methods,
+  figures_of_run,
+)
 from fesem_jax.plots.style import STYLE, lay_out
 from fesem_jax.run.results.client_table import counted
 from fesem_jax.run.results.files import read_portrait
@@ -36,10 +40,10 @@ _RUNS = {
 }  # fmt: skip
 _SETTINGS = ('config.', 'versions.', 'device.', 'commit')
 # Figures of a run that the page shows, of so many methods with clusters.
-_FIGURES, _DRAWN = ('classes', 'confusion', 'sheets', 'objective'), 2
+_FIGURES, _DRAWN = ('classes', 'confusion', 'sheets'), 2
 
 
-def content(comparison: Comparison, title: str) -> dict[str, Any]:
+def content(comparison: Comparison) -> dict[str, Any]:
   """The values of the template."""
   frames, runs = comparison.frames, comparison.runs
   several = runs['task'].dropna().unique() if 'task' in runs else []
@@ -56,7 +60,7 @@ def content(comparison: Comparison, title: str) -> dict[str, Any]:
   table = comparison.table if done.any() else None
   with pd.option_context('display.max_colwidth', 255):
     return {
-      'title': printable(title or _title(runs), 120),
+      'title': printable(_title(runs), 120),
       'what': f'{len(runs)} runs, {done.sum()} finished, measured on {on} examples',
       'table': Markup(table.to_html()) if table else '',
       'notes': table.notes if table else ['No run has finished.'],
@@ -83,9 +87,9 @@ def _title(runs: pd.DataFrame) -> str:
 
 def _clients(first: Frames) -> pd.DataFrame:
   """Clients of the first runs, with their places on the map of local models."""
-  parts = []
+  parts, folders = [], first.runs.set_index('run')['folder']
   for run, rows in first.clients.groupby('run', sort=False):
-    portrait = _portrait(first.runs, run)
+    portrait = read_portrait(pathlib.Path(folders[run]))
     if len(portrait.get('coordinates', ())) > 2:
       points = client_points(portrait).set_index(rows.index[portrait['sampled']])
       names = points.columns.intersection(['x', 'y', 'true_cluster'])
@@ -94,22 +98,16 @@ def _clients(first: Frames) -> pd.DataFrame:
   return pd.concat(parts) if parts else first.clients
 
 
-def _portrait(runs: pd.DataFrame, run: Any) -> dict[str, Any]:
-  return read_portrait(pathlib.Path(runs.set_index('run').loc[run, 'folder']))
-
-
 def _figures(comparison: Comparison, first: Frames) -> Iterator[tuple[str, Markup]]:
   """Titles and SVG of the figures that stand still; 'classes' are alike for methods."""
   for name, draw in figures_of_methods(comparison).items():
     if name in ('clients', 'differences'):
       yield name, _svg(draw())
-  shown = set(_FIGURES)
-  sizes = first.rounds[first.rounds['metric'] == 'cluster_sizes.0']
-  clustered = sizes['run'].unique()
-  for run in [*clustered, *first.runs['run']][: max(1, min(_DRAWN, len(clustered)))]:
-    drawn = figures_of_run(_runs(first, [run]), _portrait(first.runs, run))
-    for name in [name for name in drawn if name in shown]:
-      yield f'{name}, {run}', _svg(drawn[name]())
+  shown, clustered = set(_FIGURES), clustered_runs(first)[:_DRAWN]
+  for of_run in clustered or [_runs(first, first.runs['run'][:1])]:
+    for name, draw in figures_of_run(of_run).items():
+      if name in shown:
+        yield f'{name}, {of_run.runs["run"].iloc[0]}', _svg(draw())
     shown -= {'classes'}
 
 

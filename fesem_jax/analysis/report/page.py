@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Sequence
 
 from fesem_jax.analysis.comparison import Comparison
-from fesem_jax.run.results.curves import REPORTS
+from fesem_jax.evaluation.curves import REPORTS
 from fesem_jax.run.results.frames import load_runs
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import check
@@ -19,7 +19,6 @@ def write_report(
   output: str | pathlib.Path,
   reference: str = '',
   report: str = 'last',
-  title: str = '',
 ) -> pathlib.Path:
   """Writes one HTML page of runs that opens in any browser, without a network.
 
@@ -29,7 +28,6 @@ def write_report(
     reference: method that others are compared with; by default the best one.
     report: the metrics of the table: of the 'last' round, the 'best' one, or 'mean10',
       the mean of the last ten evaluations.
-    title: of the page; by default it names the runs.
 
   Raises:
     UserError: if a folder holds no run, or the runs are of several tasks.
@@ -48,7 +46,7 @@ def write_report(
   comparison = Comparison(load_runs(*folders), reference=reference, report=report)
   environment = jinja2.Environment(autoescape=True, trim_blocks=True)
   template = environment.from_string(_TEMPLATE.read_text(encoding='utf-8'))
-  text = template.render(content(comparison, title))
+  text = template.render(content(comparison))
   path.parent.mkdir(parents=True, exist_ok=True)
   write_atomically(path, text.encode('utf-8', 'replace').decode())
   return path

@@ -13,9 +13,8 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.sending import Privacy
 from fesem_jax.core.traffic import Traffic
 from fesem_jax.data import attacks
-from fesem_jax.evaluation import evaluate
+from fesem_jax.evaluation import evaluate, privacy
 from fesem_jax.run.callbacks.callback import Callback, Event
-from fesem_jax.run.results import privacy
 from fesem_jax.run.results.records import Record
 from fesem_jax.tasks import Task
 from fesem_jax.utils import processes

@@ -103,10 +103,9 @@ class BestRound(Callback):
       self.models = used
       return
     models = ClientModels(used.shared, used.choice, used.personal, used.mixture)
-    size = saved_models.num_bytes(models, len(used.names))
-    is_large = self._save_models is None and size > saved_models.MAX_BYTES
-    if is_large or self._save_models is False:
-      processes.from_first(lambda: saved_models.remove(folder, saved_models.BEST))
+    if not saved_models.are_wanted(models, len(used.names), self._save_models):
+      earlier = folder / saved_models.BEST
+      processes.from_first(lambda: earlier.unlink(missing_ok=True))
       return
     args = used, event.number, saved_models.BEST
     processes.from_first(lambda: saved_models.write(folder, *args))

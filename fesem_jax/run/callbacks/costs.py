@@ -6,8 +6,8 @@ import numpy as np
 
 from fesem_jax.core import device_profiles, traffic
 from fesem_jax.core.traffic import Drawn, Traffic
+from fesem_jax.evaluation import costs
 from fesem_jax.run.callbacks.callback import Callback, Event
-from fesem_jax.run.results import costs
 from fesem_jax.utils import processes
 
 

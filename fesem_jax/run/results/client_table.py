@@ -1,10 +1,8 @@
 """The frame of a run's clients, one row each: `clients.csv`.
 
-Columns: `client`, its name; training `examples`; `test_examples` that the metrics are
-measured on; `true_cluster`, a number or name, where any is known; `cluster` that the
-client deploys from, where there are clusters; `deployed_NAME` and `finetuned_NAME`
-(float64) of each metric of the task and of the model, NaN without test examples;
-`honest`, False for bad clients, where there are any; and columns of callbacks.
+Columns: the name `client`; training `examples`; `test_examples`; where they exist,
+`true_cluster`, a number or name, `cluster`, and `honest`, False for bad clients;
+`deployed_NAME` and `finetuned_NAME` of each metric, NaN without test examples.
 """
 
 import csv
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
 FILE = 'clients.csv'
 KINDS = ('deployed', 'finetuned')
-_TEXTS = ['client', 'true_cluster']
 
 
 def make(
@@ -45,36 +42,21 @@ def make(
 
   is_number = truth is not None and np.asarray(truth).dtype.kind in 'iu'
   columns: dict[str, Any] = {
-    'client': pandas.Series(as_text(names), dtype=object),
+    'client': pandas.Series(np.asarray(names).astype(str), dtype=object),
     'examples': np.asarray(sizes).astype(np.int64),
     'test_examples': np.asarray(deployed.examples)[places].astype(np.int64),
-    'true_cluster': truth
-    if truth is None
-    else pandas.Series(truth, dtype=np.int64 if is_number else object),
-    'cluster': None if assignment is None else np.asarray(assignment, np.int64),
   }
+  if truth is not None:
+    dtype: Any = np.int64 if is_number else object
+    columns['true_cluster'] = pandas.Series(truth, dtype=dtype)
+  if assignment is not None:
+    columns['cluster'] = np.asarray(assignment, np.int64)
   for kind, totals in zip(KINDS, (deployed, finetuned), strict=True):
     for name, values in client_figures(totals, task).items():
       columns[f'{kind}_{name}'] = values[places]
-  columns['honest'] = honest
-  present = {name: column for name, column in columns.items() if column is not None}
-  return pandas.DataFrame(present)
-
-
-def as_text(names: np.ndarray) -> np.ndarray:
-  """Names as strings, numbers no wider than the longest: NumPy gives them 21 places."""
-  names = np.asarray(names)
-  if names.dtype.kind not in 'iu' or not names.size:
-    return names.astype(str)
-  return names.astype(f'U{max(len(str(n)) for n in (names.min(), names.max()))}')
-
-
-def position_of(client: Any, names: np.ndarray) -> int:
-  """The position of a client among the names; `UserError` unless there is one."""
-  places = np.flatnonzero(names == client)
-  check(len(places) < 2, f'client: {len(places)} clients are called {client!r}')
-  check(len(places), f'client: unknown name {client!r}; expected e.g. {names[:1]}')
-  return int(places[0])
+  if honest is not None:
+    columns['honest'] = honest
+  return pandas.DataFrame(columns)
 
 
 def with_columns(
@@ -99,18 +81,18 @@ def counted(clients: 'DataFrame') -> 'DataFrame':
 
 def fairness_of(clients: 'DataFrame', figure: Figure) -> dict[str, Any]:
   """`fairness` over honest clients, of the deployed and the fine-tuned models."""
-  honest, higher = counted(clients), figure.higher_is_better
-  return {
-    kind: fairness(honest[f'{kind}_{figure.name}'].to_numpy(), higher) for kind in KINDS
-  }
+  values = {kind: counted(clients)[f'{kind}_{figure.name}'] for kind in KINDS}
+  higher = figure.higher_is_better
+  return {kind: fairness(x.to_numpy(), higher) for kind, x in values.items()}
 
 
 def write(folder: pathlib.Path, clients: 'DataFrame') -> None:
   """Writes `clients.csv`, numbers with all digits."""
-  form: dict[str, Any] = {'encoding': 'utf-8', 'errors': 'backslashreplace'}
-  form |= {'quoting': csv.QUOTE_NONNUMERIC, 'lineterminator': '\n'}
   with replacing(folder / FILE) as file:
-    clients.to_csv(file, index=False, **form)
+    clients.to_csv(
+      file, index=False, encoding='utf-8', errors='backslashreplace',
+      quoting=csv.QUOTE_NONNUMERIC, lineterminator='\n',
+    )  # fmt: skip
 
 
 def read(folder: pathlib.Path) -> 'DataFrame | None':
@@ -120,15 +102,14 @@ def read(folder: pathlib.Path) -> 'DataFrame | None':
     return None
   import pandas
 
-  form: dict[str, Any] = {'keep_default_na': False, 'na_values': ['']}
-  form |= {'dtype': dict.fromkeys(_TEXTS, object), 'float_precision': 'round_trip'}
-  with reading(path):
-    clients = pandas.read_csv(path, **form)
-    for name in (name for name in _TEXTS if name in clients):
-      clients[name] = clients[name].fillna('')
-    truth = clients.get('true_cluster')
-    if truth is not None and truth.str.fullmatch(r'0|-?[1-9]\d*').all():
-      clients['true_cluster'] = truth.astype(np.int64)
-    for name in clients.columns.difference(_TEXTS):
-      check(clients[name].dtype.kind in 'bif', f'{path}: {name} must be numbers')
+  with reading(path):  # Texts first: older pandas rounds floats.
+    clients = pandas.read_csv(path, dtype=object, keep_default_na=False)
+    for name in clients.columns.drop('client'):
+      column = clients[name]
+      if column.str.fullmatch(r'0|-?[1-9]\d*').all():
+        clients[name] = column.astype(np.int64)
+      elif set(column) <= {'True', 'False'}:
+        clients[name] = column == 'True'
+      elif name != 'true_cluster':
+        clients[name] = column.replace('', 'nan').astype(np.float64)
   return clients

@@ -14,12 +14,10 @@ from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Model, Params
-from fesem_jax.models.mixture import LOG_WEIGHTS, MODELS, as_one_model
 from fesem_jax.models.porting import to_state_dict
-from fesem_jax.run.results import export
-from fesem_jax.run.results.client_table import position_of
 from fesem_jax.tasks import CLASSIFICATION, TASKS, Task
 from fesem_jax.utils import processes
+from fesem_jax.utils.atomic_files import write_arrays_atomically
 from fesem_jax.utils.errors import check
 
 _BATCH = 256  # Examples that are classified at once.
@@ -72,13 +70,6 @@ class Examples:
       check(fits, f'x: must be integers from 0 to 255; got {x.dtype}')
     return x.astype(self.dtype)
 
-  def standardized(self, x: Any) -> np.ndarray:
-    """Examples with the columns that the models were trained on."""
-    if not self.mean:
-      return np.asarray(x)
-    check(np.ndim(x) == 2, f'x: must have shape [B, {len(self.mean)}]')
-    return (np.asarray(x, np.float64) - self.mean) / self.deviation
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DeployedModels:
@@ -103,19 +94,14 @@ class DeployedModels:
   model: Model | None = None
 
   @classmethod
-  def of(
-    cls,
-    models: ClientModels,
-    names: np.ndarray,
-    examples: Examples,
-    model: Model | None = None,
-  ) -> 'DeployedModels':
-    """From `ClientModels` on the host."""
-    shared, personal = by_layer(models.shared), by_layer(models.personal)
+  def of(cls, models: ClientModels, *args: Any) -> 'DeployedModels':
+    """From `ClientModels` on the host; further arguments are the last fields."""
     choice, mixture = (
       None if x is None else np.asarray(x) for x in (models.choice, models.mixture)
     )
-    return cls(shared, personal, choice, mixture, np.asarray(names), examples, model)
+    return cls(
+      by_layer(models.shared), by_layer(models.personal), choice, mixture, *args
+    )
 
   @property
   def num_models(self) -> int:
@@ -151,29 +137,28 @@ class DeployedModels:
     i, k = self._position(client, cluster)
     is_mixture = i is not None and self.mixture is not None
     check(not is_mixture, 'client: deploys a mixture of models; name a cluster')
-    flat = {path: np.asarray(x[k]) for path, x in self.shared.items()}
-    return self._as_model(
-      flat | {path: np.asarray(x[i]) for path, x in self.personal.items()}
-    )
+    layers = {path: np.asarray(x[k]) for path, x in self.shared.items()}
+    layers |= {path: np.asarray(x[i]) for path, x in self.personal.items()}
+    if self.model is None:
+      return unflatten_dict(layers, sep='/')
+    shapes = jax.eval_shape(self.model.init, jax.random.key(0))
+    expected = by_layer(shapes)
+    for path in sorted(expected.keys() | layers.keys()):
+      ours, theirs = (x[path].shape if path in x else None for x in (expected, layers))
+      check(ours == theirs, f'model: layer {path} is {ours}, in the run {theirs}')
+    return jax.tree.unflatten(jax.tree.structure(shapes), map(layers.get, expected))
 
   def predict(
-    self,
-    x: Any,
-    *,
-    client: str | None = None,
-    cluster: int | None = None,
-    probabilities: bool = False,
-    names: bool = False,
+    self, x: Any, *, probabilities: bool = False, names: bool = False, **which: Any
   ) -> np.ndarray:
     """Predicts with one model.
 
     Args:
       x: [B, ...] examples as they were before `data.load` scaled or standardized them,
         which is done here.
-      client: name of the client whose deployed model predicts.
-      cluster: number of the center instead; neither takes the global model.
       probabilities: whether to return them in place of labels or tokens.
       names: whether to return the names of classes, of data that have them.
+      **which: `client` or `cluster`; see `params`. A client may deploy a mixture.
 
     Returns:
       [B] int32 labels, or [B, L] float32 probabilities; with several labels [B, L]
@@ -185,93 +170,74 @@ class DeployedModels:
       UserError: as `params`, on examples that do not fit, if the model is not known, on
         probabilities of a regression, or on names of classes without any.
     """
-    task, x = self.task, self.examples.standardized(x)
-    outputs = self.outputs(x, client=client, cluster=cluster)
+    task, of = self.task, self.examples
+    if of.mean:
+      check(np.ndim(x) == 2, f'x: must have shape [B, {len(of.mean)}]')
+      x = (np.asarray(x, np.float64) - of.mean) / of.deviation
+    outputs = self.outputs(x, **which)
     if probabilities:
       check(task.probabilities, f'probabilities: a {task.name} has none; leave it out')
       assert task.probabilities is not None
       return task.probabilities(outputs)
-    labels, class_names = task.predict(outputs), self.examples.class_names
-    if not names:
-      return labels
-    is_named = task is CLASSIFICATION and len(class_names) > 0
-    check(is_named, 'names: classes have none; leave it out')
-    return np.array(class_names)[labels]
+    is_named = task is CLASSIFICATION and of.class_names
+    check(not names or is_named, 'names: classes have none; leave it out')
+    labels = task.predict(outputs)
+    return np.array(of.class_names)[labels] if names else labels
 
-  def outputs(
-    self, x: Any, *, client: str | None = None, cluster: int | None = None
-  ) -> np.ndarray:
-    """Outputs [B, ...] float32 of one model, such as logits; see `predict`."""
-    x = self.examples.checked(x)
-    model = self._model
-    i, _ = self._position(client, cluster)
+  def outputs(self, x: Any, **which: Any) -> np.ndarray:
+    """Outputs [B, ...] float32 of one model, such as logits.
+
+    `x` are [B, ...] examples as in training; for `which`, see `predict`.
+    """
+    x, of, model = self.examples.checked(x), self.examples, self._known_model()
+    i, _ = self._position(**which)
     if i is not None and self.mixture is not None:
-      weights = np.log(np.maximum(self.mixture[i], np.float32(1e-30)))
-      params = {MODELS: self._as_model(self.shared), LOG_WEIGHTS: weights}
-      model = self._mixture_model
-    else:
-      params = self.params(client=client, cluster=cluster)
+      each = jnp.stack([self.outputs(x, cluster=k) for k in range(self.num_models)])
+      weights = jnp.log(jnp.maximum(self.mixture[i], 1e-30))
+      return np.asarray(model.task.mix(each, weights))
+    params = self.params(**which)
     # One batch size or a few, so that little is compiled.
     width = min(_BATCH, 1 << max(0, len(x) - 1).bit_length())
-    kind = self.examples
-    none = self.task.output_shape(0, kind.shape, kind.num_classes)
-    logits = [np.zeros(none, np.float32)]
-    for first in range(0, len(x), width):
-      batch = x[first : first + width]
-      padded = np.zeros((width, *kind.shape), x.dtype)
-      padded[: len(batch)] = batch
-      padded_logits = _logits(model.apply, params, padded, kind.scale)
-      logits.append(np.asarray(padded_logits)[: len(batch)])
-    return np.concatenate(logits)
+    padding = max(1, -(-len(x) // width)) * width - len(x)
+    padded = np.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1))
+    parts = [
+      _logits(model.apply, params, batch, of.scale)
+      for batch in padded.reshape(-1, width, *of.shape)
+    ]
+    return np.concatenate([np.asarray(part) for part in parts])[: len(x)]
 
-  def save_model(
-    self,
-    path: str | pathlib.Path,
-    *,
-    client: str | None = None,
-    cluster: int | None = None,
-  ) -> None:
-    """Writes one model to a file that other programs and `--init_from` read.
+  def save_model(self, path: str | pathlib.Path, **which: Any) -> None:
+    """Writes one model to a file `.npz`, which NumPy and `--init_from` read.
 
-    Args:
-      path: ends in `.npz` (layers named as `dense0/kernel`) or `.safetensors`
-        (`dense0.kernel`).
-      client: see `params`.
-      cluster: see `params`.
-
-    Raises:
-      UserError: as `params`, on another ending, or if the file cannot be written.
+    Its arrays are called as `dense0/kernel`. `which` are `client` or `cluster`; raises
+    `UserError` as `params`, on another ending, or if the file cannot be written.
     """
-    layers = by_layer(self.params(client=client, cluster=cluster))
-    export.write(pathlib.Path(path), layers, dataclasses.asdict(self.examples))
+    path = pathlib.Path(path)
+    check(path.suffix == '.npz', f'{path}: must end in .npz')
+    write_arrays_atomically(path, by_layer(self.params(**which)))
 
-  def to_torch(
-    self, *, client: str | None = None, cluster: int | None = None
-  ) -> dict[str, np.ndarray]:
+  def to_torch(self, **which: Any) -> dict[str, np.ndarray]:
     """One model as the arrays of a PyTorch `state_dict`; see `porting.to_state_dict`.
 
-    Raises:
-      UserError: as `params`, or on a model that is none of `models.build`.
+    `which` are `client` or `cluster`. Raises `UserError` as `params`, or on a model
+    that is none of `models.build`.
     """
-    return to_state_dict(self._model, self.params(client=client, cluster=cluster))
+    return to_state_dict(self._known_model(), self.params(**which))
 
-  @property
-  def _model(self) -> Model:
+  def _known_model(self) -> Model:
     check(self.model, 'model: not in config.json; pass the Model to load_run')
     assert self.model is not None
     return self.model
 
-  @functools.cached_property
-  def _mixture_model(self) -> Model:
-    used = ClientModels(self.centers, mixture=jnp.asarray(self.mixture))
-    return as_one_model(self._model, used)[0]
-
   def _position(
-    self, client: str | None, cluster: int | None
-  ) -> tuple[int | None, int | None]:
+    self, client: str | None = None, cluster: int | None = None
+  ) -> tuple[int | None, int]:
     """Place of the client, None for a center; and number of its model or center."""
     if client is not None:
-      i = position_of(client, self.names)
+      places = np.flatnonzero(self.names == client)
+      check(len(places), f'client: unknown name {client!r}; see clients.csv')
+      check(len(places) < 2, f'client: {len(places)} clients are called {client!r}')
+      i = int(places[0])
       return i, 0 if self.choice is None else int(self.choice[i])
     count = self.num_models
     check(not self.personal, 'client: missing; clients have personal layers')
@@ -279,14 +245,6 @@ class DeployedModels:
     cluster = cluster or 0
     check(0 <= cluster < count, f'cluster: must be below {count}; got {cluster}')
     return None, int(cluster)
-
-  def _as_model(self, flat: dict[str, np.ndarray]) -> Params:
-    """Layers by path as the model's own pytree."""
-    if self.model is None:
-      return unflatten_dict(flat, sep='/')
-    shapes = jax.eval_shape(self.model.init, jax.random.key(0))
-    layers = [flat[path] for path in by_layer(shapes)]
-    return jax.tree.unflatten(jax.tree.structure(shapes), layers)
 
 
 @functools.partial(jax.jit, static_argnums=0)

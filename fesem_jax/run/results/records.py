@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from fesem_jax import tasks
 from fesem_jax.core.algorithm import RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.evaluation import evaluate, label_skew
 from fesem_jax.tasks import Task
 from fesem_jax.utils import provenance
+from fesem_jax.utils.display import printable
 
 Record = dict[str, Any]
 
@@ -23,29 +25,23 @@ _LISTED = 10  # Sizes of more clusters than these are summed up.
 
 def round_record(number: int, info: RoundInfo, train: FederatedData) -> Record:
   """The line of `metrics.jsonl` on a round, without scores and time."""
-  any_trained = info.trained > 0  # Otherwise there is no loss and no Eq. 6.
-  entry: Record = {
-    'round': number,
-    'train_loss': float(info.train_loss) if any_trained else None,
-    'trained': int(info.trained),
-    'failed': int(info.failed),
-  }
-  if info.clusters is not None:
-    assignment = np.asarray(info.clusters.assignment)[: len(train.info.names)]
-    truth, joined = train.info.clusters, assignment < len(info.clusters.sizes)
-    value = info.clusters.objective
-    entry |= {
-      'cluster_sizes': info.clusters.sizes.tolist(),
-      'moved': int(info.clusters.moved),
-      'objective': None if value is None or not any_trained else float(value),
-      **evaluate.agreement(
-        None if truth is None else truth[joined], assignment[joined]
-      ),
-    }
-    if info.clusters.objective_parts is not None:
-      local_step, e_step = info.clusters.objective_parts
-      entry['objective_local_step'] = float(local_step) if any_trained else None
-      entry['objective_e_step'] = float(e_step) if any_trained else None
+
+  def number_of(x: Any) -> float | None:  # Without training, there is no loss or Eq. 6.
+    return None if x is None or not info.trained else float(x)
+
+  entry: Record = {'round': number, 'train_loss': number_of(info.train_loss)}
+  entry |= {'trained': int(info.trained), 'failed': int(info.failed)}
+  if (found := info.clusters) is not None:
+    assignment = np.asarray(found.assignment)[: len(train.info.names)]
+    truth, joined = train.info.clusters, assignment < len(found.sizes)
+    truth = None if truth is None else truth[joined]
+    entry |= {'cluster_sizes': found.sizes.tolist(), 'moved': int(found.moved)}
+    entry |= {'objective': number_of(found.objective)}
+    entry |= evaluate.agreement(truth, assignment[joined])
+    if found.objective_parts is not None:
+      local_step, e_step = found.objective_parts
+      entry['objective_local_step'] = number_of(local_step)
+      entry['objective_e_step'] = number_of(e_step)
   return entry
 
 
@@ -78,43 +74,15 @@ def progress(record: Record, measured: Record, task: Task) -> str:
   if record.get('train_loss') is not None:
     shown.append(f'loss {record["train_loss"]:.3f}')
   if measured:
-    figure = task.primary
-    of = ' of honest clients' * bool(measured.get('honest'))
-    scores = measured.get('honest') or measured
-    value = figure.text(scores['deployed'][task.primary_column])
-    shown.append(f'{figure.name} {value}{of}')
+    honest = measured.get('honest')
+    value = task.primary.text((honest or measured)['deployed'][task.primary_column])
+    shown.append(f'{task.primary.name} {value}' + ' of honest clients' * bool(honest))
   if sizes := record.get('cluster_sizes'):
     used = [size for size in sizes if size]
     listed = f'clusters {"/".join(map(str, sizes))}'
     some = f'{len(used)} clusters of {min(used, default=0)} to {max(used, default=0)}'
     shown.append(listed if len(sizes) <= _LISTED else some)
   return ', '.join(shown)
-
-
-def outcome(history: Sequence[Record]) -> Record:
-  """The part of a summary that follows from the records: final scores and clusters."""
-  last = history[-1]
-  of_clusters = None
-  if 'moved' in last:
-    moves = [r['round'] for r in history if r.get('moved')]
-    of_clusters = {
-      'sizes': last['cluster_sizes'],
-      'ari': last['ari'],
-      'nmi': last['nmi'],
-      'ami': last['ami'],
-      'objective': last['objective'],
-      # The last round in which a client changed its cluster.
-      'rounds_to_stable': moves[-1] if moves else 0,
-    }
-  return {
-    'rounds': last['round'],
-    'num_clusters': len(of_clusters['sizes']) if of_clusters else None,
-    'deployed': last['deployed'],
-    'finetuned': last['finetuned'],
-    'finetuning_failed': last.get('finetuning_failed', 0),
-    'clusters': of_clusters,
-    **({'honest': last['honest']} if 'honest' in last else {}),
-  }
 
 
 def timing(
@@ -132,26 +100,58 @@ def timing(
 def summary(
   history: Sequence[Record],
   config: Record,
-  seed: int,
   label_counts: np.ndarray,
   measured: np.ndarray,
-  unseen: Record | None,
-  notes: Sequence[str],
-  timing: Record,
   local: LocalTraining,
+  **entries: Any,
 ) -> Record:
   """Content of `summary.json`; `measured` [M] is `Task.num_measured`."""
-  num_clients, task = len(label_counts), local.model.measured_as
+  last, task, of_clusters = history[-1], local.model.measured_as, None
+  if 'moved' in last:
+    moves = [r['round'] for r in history if r.get('moved')]
+    of_clusters = {'sizes': last['cluster_sizes']}
+    of_clusters |= {name: last[name] for name in ('ari', 'nmi', 'ami', 'objective')}
+    # The last round in which a client changed its cluster.
+    of_clusters['rounds_to_stable'] = moves[-1] if moves else 0
   return {
     **{name: config.get(name) for name in ('algorithm', 'dataset', 'partition')},
-    'num_clients': num_clients,
-    'seed': seed,
+    'num_clients': len(label_counts),
     'task': task.name,
-    **outcome(history),
-    'unseen': unseen,
+    'rounds': last['round'],
+    'num_clusters': len(of_clusters['sizes']) if of_clusters else None,
+    'deployed': last['deployed'],
+    'finetuned': last['finetuned'],
+    'finetuning_failed': last.get('finetuning_failed', 0),
+    'clusters': of_clusters,
+    **({'honest': last['honest']} if 'honest' in last else {}),
     'clients_without_test_examples': int((measured == 0).sum()),
     'label_skew': label_skew.label_skew(label_counts) if task.has_classes else None,
-    'notes': list(notes),
-    'timing': timing,
+    **entries,
     **provenance.describe(local.mesh),
   }
+
+
+def text(summary: Record) -> str:
+  """A finished run in three lines: rounds and time, scores, and clusters."""
+  timing, ended = summary['timing'], summary.get('ended', 'finished')
+  about = [f'{summary["rounds"]} rounds', f'{summary["num_clients"]} clients']
+  about += [f'{timing["total_seconds"]:.1f} s'] if 'total_seconds' in timing else []
+  about += [f'ended: {printable(ended, 100)}'] if ended != 'finished' else []
+  lines = [', '.join(about), scores(summary)]
+  if groups := summary.get('clusters'):
+    sizes = ', '.join(str(size) for size in groups['sizes'] if size)
+    lines.append(f'clusters of {sizes} clients')
+  return '\n'.join(lines)
+
+
+def scores(summary: Record) -> str:
+  """'deployed micro-accuracy 97.4%, fine-tuned 96.1%, ARI 1.00'."""
+  task, honest = tasks.of(summary), summary.get('honest')
+  metric, values = task.primary, honest or summary
+  deployed, finetuned = (
+    metric.text(values[kind][task.primary_column]) for kind in ('deployed', 'finetuned')
+  )
+  ari = (honest or summary.get('clusters') or {}).get('ari')
+  words = f'deployed micro-{metric.name} {deployed}, fine-tuned {finetuned}'
+  words += '' if ari is None else f', ARI {ari:z.2f}'
+  return words + ', of honest clients' * bool(honest)

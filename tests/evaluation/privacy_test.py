@@ -10,7 +10,7 @@ from fesem_jax import algorithms, simulate
 from fesem_jax.analysis import tables
 from fesem_jax.core.sending import Privacy
 from fesem_jax.core.traffic import one_model
-from fesem_jax.run.results import privacy
+from fesem_jax.evaluation import privacy
 from fesem_jax.training.privacy import differential_privacy
 from tests.support import helpers
 

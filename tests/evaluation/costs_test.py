@@ -11,7 +11,8 @@ from fesem_jax import algorithms
 from fesem_jax.core import device_profiles
 from fesem_jax.core.algorithm import ClientRound
 from fesem_jax.core.traffic import Drawn, Sent, bytes_of_model, one_model
-from fesem_jax.run.results import costs, frames
+from fesem_jax.evaluation import costs
+from fesem_jax.run.results import frames
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
@@ -209,15 +210,6 @@ def test_totals_of_a_run():
   history[1]['bytes_down'] = None
   assert costs.summary(history)['bytes_down'] is None
   assert 'total_bytes' not in set(frames.rounds_of(history)['metric'])
-
-
-def test_totals_in_words():
-  sent = {'bytes_down': 1_230_000_000, 'bytes_up': 400}
-  assert costs.as_text(sent) == '1.23 GB to clients and 0.4 kB from them'
-  timed = sent | {'simulated_seconds': 5400.0, 'device_profile': 'phone'}
-  assert costs.as_text(timed).endswith('; 1.5 h on devices of profile phone')
-  assert costs.as_text({'bytes_down': None, 'bytes_up': None}) == ''
-  assert costs.as_text({'bytes_down': 0, 'bytes_up': 0}) == costs.as_text({}) == ''
 
 
 def test_speeds_depend_on_the_seed_and_the_client_alone():

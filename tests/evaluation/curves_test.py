@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from fesem_jax.run.results import curves
-from fesem_jax.tasks import CLASSIFICATION, REGRESSION
-from fesem_jax.utils.errors import UserError
+from fesem_jax.evaluation import curves
+from fesem_jax.tasks import REGRESSION
 
 
 @pytest.mark.parametrize(
@@ -109,13 +108,3 @@ def test_less_may_be_better():
   assert best == {'micro_rmse': 1.0, 'round': 2}
   (found,) = curves.rounds_to_targets(history, [2.5], REGRESSION)
   assert found == {'target': 2.5, 'deployed': 1.5, 'finetuned': None}
-
-
-def test_targets_are_values_of_the_first_figure():
-  assert curves.targets(['0.97', '1', '0.97']) == [0.97, 1.0]
-  assert curves.targets([]) == []
-  accuracy, rmse = CLASSIFICATION.primary, REGRESSION.primary
-  curves.check_targets([0.97, 1.0], accuracy)
-  curves.check_targets([97.0], rmse)
-  with pytest.raises(UserError, match='target'):
-    curves.check_targets([97.0], accuracy)

@@ -15,18 +15,12 @@ def epsilon(
 
   By the accountant of Renyi differential privacy of dp-accounting (Mironov 2017;
   Mironov et al. 2019). With noise of the server, neighbors differ in that a client
-  takes part or not, and rounds draw each client with a probability (Poisson); with
-  noise of the clients, the change of one client is replaced, by which it moves up to
-  twice the clip, and the server sees who takes part: nothing is gained by sampling.
+  takes part or not, and rounds draw each client with the probability `sampling_rate`
+  (Poisson). With noise of the clients, the change of one client is replaced, by which
+  it moves up to twice the clip; the server sees who takes part, and sampling gains
+  nothing. Each client sends `models_before` models before the first round.
 
-  Args:
-    privacy: clip, noise and delta.
-    rounds: number of rounds.
-    sampling_rate: share of the clients in a round; 1 is all.
-    models_before: models that each client sends before the first round.
-
-  Returns:
-    Epsilon; infinity without noise, None if delta is 0.
+  Returns infinity without noise, None if delta is 0.
   """
   if not privacy.delta:
     return None
@@ -58,7 +52,6 @@ def notes(privacy: Privacy, traffic: Traffic | None, clustered: bool) -> list[st
   """Limits of epsilon, for a method with or without clusters."""
   if clustered and privacy.where == 'server':
     return ['dp: epsilon covers the centers given the clusters, not their choice']
-  beside = '' if traffic is None else traffic.extras
-  return [f'dp: epsilon does not cover what clients send beside: {beside}'] * bool(
-    beside
-  )
+  if traffic is None or not traffic.extras:
+    return []
+  return [f'dp: epsilon does not cover what clients send beside: {traffic.extras}']

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.core.traffic import NUMBER, Drawn, Sent, Traffic
-from fesem_jax.utils import display
 
 Record = dict[str, Any]
 
@@ -50,20 +49,3 @@ def summary(history: Sequence[Record], device_profile: str = '') -> Record:
 def _total(rounds: Sequence[Record], name: str, start: float = 0) -> float | None:
   values = [r.get(name) for r in rounds]
   return None if None in values else start + sum(values)  # type: ignore[arg-type]
-
-
-def as_text(costs: Record) -> str:
-  """'1.2 GB to clients and 0.4 GB from them'; '' where nothing is sent, or known."""
-  if not all(costs.get(name) for name in _BYTES):
-    return ''
-  down, up = (_rounded(costs[name] / 1e9, display.BYTES) for name in _BYTES)
-  line = f'{down} to clients and {up} from them'
-  if (seconds := costs.get('simulated_seconds')) is not None:
-    hours = _rounded(seconds / 3600, display.HOURS)
-    line += f'; {hours} on devices of profile {costs["device_profile"]}'
-  return line
-
-
-def _rounded(value: float, units: Sequence[tuple[str, float]]) -> str:
-  unit, size = display.unit_of(value, units)
-  return f'{value * size:.3g} {unit}'

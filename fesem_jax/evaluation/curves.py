@@ -1,16 +1,11 @@
-"""Best round, mean of the last rounds, and targets, from a run's evaluations.
-
-Papers report the last round, the best one or a mean of the last few, and how many
-rounds a target took. All are computed from the records of the rounds.
-"""
+"""Best round, mean of the last rounds, and targets, from a run's evaluations."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fesem_jax.tasks import CLASSIFICATION, Figure, Task
-from fesem_jax.utils.errors import check
+from fesem_jax.tasks import CLASSIFICATION, Task
 
 # Rounds that metrics may be of -> what tables say of them.
 REPORTS = {
@@ -18,9 +13,6 @@ REPORTS = {
   'best': "of each run's best evaluated round by the first metric",
   'mean10': 'over the last ten evaluated rounds of each run',
 }
-
-# Entry of summaries of runs whose data change: the first round with the last data.
-DATA_SINCE = 'data_since'
 
 _KINDS = ('deployed', 'finetuned')
 _LAST = 10  # Evaluations of `mean10`, at most.
@@ -42,11 +34,10 @@ def reports(history: Sequence[Record], task: Task = CLASSIFICATION) -> Record:
   """
   measured = [r for r in history if _KINDS[0] in r]
   honest = [r['honest'] | {'round': r['round']} for r in measured if 'honest' in r]
-  made = {}
-  for name, report in (('best', _best), ('mean10', _mean)):
-    made[name] = report(measured, task)
-    if honest:
-      made[name]['honest'] = report(honest, task)
+  made = {'best': _best(measured, task), 'mean10': _mean(measured)}
+  if honest:
+    made['best']['honest'] = _best(honest, task)
+    made['mean10']['honest'] = _mean(honest)
   return made
 
 
@@ -55,26 +46,23 @@ def _best(measured: Sequence[Record], task: Task) -> Record:
   for kind in _KINDS:
     values = np.array([r[kind][task.primary_column] for r in measured], np.float64)
     # Without examples to measure on, no metric is a number.
-    chosen = len(measured) - 1
+    chosen = measured[-1]
     if not np.isnan(values).all():
-      chosen = int(np.nanargmax([task.primary.better(value) for value in values]))
-    best[kind] = measured[chosen][kind] | {'round': measured[chosen]['round']}
+      ranks = [task.primary.better(value) for value in values]
+      chosen = measured[int(np.nanargmax(ranks))]
+    best[kind] = chosen[kind] | {'round': chosen['round']}
   return best
 
 
-def _mean(measured: Sequence[Record], _: Task) -> Record:
+def _mean(measured: Sequence[Record]) -> Record:
   last = measured[-_LAST:]
-  names = {kind: last[-1][kind] for kind in _KINDS}
-  means = {
-    kind: {name: float(np.mean([r[kind][name] for r in last])) for name in names[kind]}
+  means: Record = {
+    kind: {
+      name: float(np.mean([r[kind][name] for r in last])) for name in last[-1][kind]
+    }
     for kind in _KINDS
   }
   return means | {'evaluations': len(last)}
-
-
-def of_last_data(history: Sequence[Record], summary: Record) -> list[Record]:
-  """Records of the rounds that had the data of the last one."""
-  return [r for r in history if r['round'] >= summary.get(DATA_SINCE, 0)]
 
 
 def rounds_to(
@@ -98,33 +86,24 @@ def rounds_to(
 
 
 def rounds_to_targets(
-  history: Sequence[Record], targets: Sequence[float], task: Task = CLASSIFICATION
+  history: Sequence[Record],
+  targets: Sequence[float],
+  task: Task = CLASSIFICATION,
+  since: int = 0,
 ) -> list[Record]:
   """Rounds until the first metric of the task reaches each target in a run.
 
-  Where some clients are bad, the metric is that of the honest ones. Returns for each
-  target a dict of the `target` and, of the `deployed` and the `finetuned` models, the
-  rounds or None; see `rounds_to`.
+  Where some clients are bad, the metric is that of the honest ones; rounds before
+  `since` do not count. Returns for each target a dict of the `target` and, of the
+  `deployed` and the `finetuned` models, the rounds or None; see `rounds_to`.
   """
+  better = task.primary.better
   measured = [r | r.get('honest', {}) for r in history if _KINDS[0] in r]
-  rounds, better = [r['round'] for r in measured], task.primary.better
-  values = {
-    kind: [better(r[kind][task.primary_column]) for r in measured] for kind in _KINDS
-  }
-  return [
-    {'target': target}
-    | {kind: rounds_to(better(target), rounds, values[kind]) for kind in _KINDS}
-    for target in targets
-  ]
-
-
-def targets(texts: Sequence[str]) -> list[float]:
-  """Targets from texts such as '0.97'."""
-  return list(dict.fromkeys(float(text) for text in texts if text))
-
-
-def check_targets(targets: Sequence[float], figure: Figure) -> None:
-  """Raises `UserError` on targets that a share, such as an accuracy, never reaches."""
-  for target in targets:
-    is_possible = not figure.percent or target <= 1
-    check(is_possible, f'target: must be at most 1 for {figure.label}; got {target:g}')
+  measured = [r for r in measured if r['round'] >= since]
+  rounds = [r['round'] for r in measured]
+  reached: list[Record] = [{'target': target} for target in targets]
+  for kind in _KINDS:
+    values = [better(r[kind][task.primary_column]) for r in measured]
+    for entry in reached:
+      entry[kind] = rounds_to(better(entry['target']), rounds, values)
+  return reached
