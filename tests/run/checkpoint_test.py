@@ -181,7 +181,7 @@ def test_a_run_killed_before_any_of_its_writes_goes_on(finished, tmp_path, monke
     kill_before(os, 'fdopen')
     kill_before(pathlib.Path, 'rename')
     kill_before(shutil, 'rmtree')
-    kill_before(checkpoint.files, 'sync')
+    kill_before(checkpoint.Checkpoints, '_sync')
     kill_before(fesem_jax.run.workdir, 'write_atomically')
     try:
       go(folder)
