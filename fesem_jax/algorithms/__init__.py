@@ -23,6 +23,7 @@ from fesem_jax.algorithms.fed_dist import fed_dist, fed_dws
 from fesem_jax.algorithms.fed_drift import fed_drift
 from fesem_jax.algorithms.fed_dyn import fed_dyn
 from fesem_jax.algorithms.fed_em import fed_em
+from fesem_jax.algorithms.fed_few import fed_few
 from fesem_jax.algorithms.fed_group import fed_group
 from fesem_jax.algorithms.fed_nova import fed_nova
 from fesem_jax.algorithms.fed_opt import fed_opt
@@ -76,6 +77,7 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'fed_em': fed_em,
   'fed_rc': fed_rc,
   'fed_soft': fed_soft,
+  'fed_few': fed_few,
   'apfl': apfl,
   'p_fed_me': p_fed_me,
   'per_fed_avg': per_fed_avg,

@@ -45,6 +45,8 @@ ALSO_BY_REFERENCE = [
   ('stocfl', {'stocfl_tau': -1.0, 'stocfl_lambda': 0.0}, 'uniform', {}),
   ('fed_em', {'num_clusters': 1}, 'by_examples', {}),
   ('fed_rc', {'num_clusters': 1}, 'by_examples', {}),
+  # Of one model and a large mu, all clients weigh the same.
+  ('fed_few', {'num_clusters': 1, 'few_mu': 1e7}, 'uniform', {}),
 ]
 
 

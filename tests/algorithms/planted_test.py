@@ -18,6 +18,7 @@ METHODS = [
   ('fed_cluster', {'min_size': 10, 'eps1': 0.6, 'eps2': 0.3, 'gamma': 0.4}, TWO, 20),
   ('fed_em', {'num_clusters': 2}, TWO, 40),
   ('fed_rc', {'num_clusters': 2}, TWO, 40),
+  ('fed_few', {'num_clusters': 2}, TWO, 15),
   ('fesem', {'num_clusters': 4, 'init_epochs': 3}, FOUR, 5),
   ('cfl_gp', {'num_clusters': 4}, FOUR, 5),
   ('clove', {'num_clusters': 4}, FOUR, 8),

@@ -49,6 +49,7 @@ ONE_MODEL = (
   ('fed_babu', P - HEAD, P - HEAD, 0), ('lg_fed_avg', HEAD, HEAD, 0),
   ('fed_bn', P - HEAD, P - HEAD, 0), ('scaffold', 2 * P, 2 * P, 0),
   ('fed_em', K * P, K * P, K), ('hypo_cluster', K * P, P + 4, K),
+  ('fed_few', 3 * P, 3 * (P + 4), 3),
   ('fed_nova', P, P + 4, 0), ('cfl_gp', 2 * P, 2 * P, 3),  # A round that clusters.
   # Another cohort sends gradients: the model twice, the mean gradient once.
   ('fed_dane', 3 * P, 2 * P, 6),

@@ -63,6 +63,7 @@ METHODS = [
   ('fed_em', {'num_clusters': 2}),
   ('fed_rc', {'num_clusters': 2}),
   ('fed_soft', {'num_clusters': 2}),
+  ('fed_few', {'num_clusters': 2, 'few_mu': 0.1}),
   ('fed_nova', {'straggler_fraction': 0.5}),
   ('fed_dyn', {'dyn_alpha': 0.3}),
   ('fed_bn', {'norm_layers': ('**/bias',)}),

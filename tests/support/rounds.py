@@ -1236,6 +1236,29 @@ def fed_rc(clients, state, num_clusters):
   return report
 
 
+@references(
+  'fed_few',
+  {'num_clusters': 2, 'few_mu': 0.1, 'weighting': 'by_examples'},
+  {'num_clusters': 3, 'few_mu': 0.3, 'weighting': 'uniform'},
+)
+def fed_few(clients, state, num_clusters, few_mu, weighting):
+  centers, weights = state['centers'], clients.weights(weighting)
+  losses = clients.losses(centers, clients.ids)
+  powers = np.exp(-losses * (weights / weights.sum())[:, None] / few_mu)
+  sums = powers.sum(axis=1)
+  importance, match = (1 / sums) / (1 / sums).sum(), powers / sums[:, None]
+  after, best = centers.copy(), np.full(len(clients.ids), np.inf)
+  for k in range(num_clusters):
+    models, loss = clients.collect(lambda i, k=k: clients.sgd(i, centers[k]))
+    after[k] += (importance * match[:, k]) @ (models - centers[k])
+    best = np.minimum(best, loss)
+  state['centers'] = after
+  state['assignment'][clients.ids] = losses.argmin(axis=1)
+  newest = clients.losses(after, range(6)).argmin(axis=1)
+  report = clients.report(best, passes=num_clusters)
+  return report | {'deployed': after[newest]}
+
+
 @references('fed_soft', {'num_clusters': 2, 'soft_lambda': 0.7}, **MIXED)
 def fed_soft(clients, state, num_clusters, soft_lambda):
   del num_clusters

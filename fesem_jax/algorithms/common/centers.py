@@ -31,7 +31,7 @@ def check_num_clusters(num_clusters: int, data: FederatedData) -> None:
 def round_info(
   trained: Trained,
   num_clusters: int,
-  value: jax.Array,
+  value: jax.Array | None,
   before: jax.Array,
   after: jax.Array,
   data: FederatedData,

@@ -60,18 +60,24 @@ def train(
   keys = tree.repeat(key, shares.shape[1])
   trained = jax.lax.map(train_center, (centers, jnp.moveaxis(shares, 1, 0), keys))
   moves = jax.tree.map(lambda x: x[:, 0], trained.sums)
-  moved = mean_of(ClusterSums(*moves), centers)
-  client_models = tree.unstack(trained._replace(sums=None), 0)._replace(
+  return mean_of(ClusterSums(*moves), centers), of_all_centers(trained)
+
+
+def of_all_centers(trained: Trained) -> Trained:
+  """Of [K, S] trainings, clients' sums of losses and steps, and whether all count."""
+  return tree.unstack(trained._replace(sums=None), 0)._replace(
     loss=trained.loss.sum(axis=0),
     steps=trained.steps.sum(axis=0),
     finite=trained.finite.all(axis=0),
   )
-  return moved, client_models
 
 
-def all_centers(local: LocalTraining, num_clusters: int) -> traffic.Traffic:
-  """Traffic of clients that receive K centers and send as many local models."""
+def all_centers(
+  local: LocalTraining, num_clusters: int, numbers: int = 0
+) -> traffic.Traffic:
+  """Traffic of clients that receive K centers, send as many models, and `numbers`."""
   size = traffic.bytes_of_model(local)
-  stack_size = num_clusters * size
-  sent = traffic.same_for_all(stack_size, stack_size, passes=num_clusters)
+  down = num_clusters * size
+  up = down + numbers * traffic.NUMBER
+  sent = traffic.same_for_all(down, up, passes=num_clusters)
   return sent._replace(model=size, models_up=num_clusters, extras=None)
