@@ -119,7 +119,7 @@ def fed_few(
 def importance_and_match(
   losses: jax.Array, mu: jax.Array | float, counts: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """a [S] and q [S, K] of losses [S, K]; both are 0 where not `counts` [S]."""
+  """A [S] and q [S, K] of losses [S, K]; both are 0 where not `counts` [S]."""
   log_sums = jax.nn.logsumexp(-losses / mu, axis=1)
   counts &= jnp.isfinite(log_sums)
   match = jnp.exp(-losses / mu - jnp.where(counts, log_sums, 0.0)[:, None])

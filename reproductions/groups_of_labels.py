@@ -1,0 +1,171 @@
+"""Published groups of clients with different labels: MNIST and CIFAR-10."""
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from fesem_jax import models
+from fesem_jax.core.types import Model
+from fesem_jax.data import sources
+from fesem_jax.models import conv
+
+# CLoVE, `utils/dataset_modifier.py`: classes of each group, without and with overlap.
+PAIRS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
+FOURS = ((0, 1, 2, 3), (2, 3, 4, 5), (4, 5, 0, 1), (0, 2, 4, 6), (1, 3, 5, 6))
+# Labels that a group swaps, by pairs ("exp111").
+SWAPS = ((0, 3, 8, 9), (1, 4, 6, 9), (1, 2, 3, 6), (3, 5, 4, 7))
+
+
+def _images(dataset: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """X [T, ...], y [T] and split [T] (0 training, 1 test) of MNIST or CIFAR-10."""
+  pool = sources.read(dataset)
+  split = np.zeros(len(pool.y), np.int32)
+  split[60_000 if dataset == 'mnist' else 50_000 :] = 1
+  return pool.x, pool.y, split
+
+
+def clove(
+  *,
+  skew: int = 1,
+  clients: int = 5,
+  examples: int = 500,
+  test: int = 100,
+  dataset: str = 'mnist',
+) -> dict[str, np.ndarray]:
+  """CLoVE's label skew 1 (`PAIRS`), 2 (`FOURS`), or 0: concept shift (`SWAPS`).
+
+  Each group has so many clients, with so many examples for training and for testing,
+  drawn without replacement within a group.
+  """
+  x, y, split = _images(dataset)
+  rng = np.random.default_rng(0)
+  groups = {0: [range(10)] * len(SWAPS), 1: PAIRS, 2: FOURS}[skew]
+  rows, names, clusters = [], [], []
+  for group, classes in enumerate(groups):
+    for part, count in ((0, examples), (1, test)):
+      fitting = np.flatnonzero(np.isin(y, list(classes)) & (split == part))
+      count = min(count, len(fitting) // clients)
+      rows.append(rng.permutation(fitting)[: clients * count])
+      names.append(group * clients + np.repeat(np.arange(clients), count))
+      clusters.append(np.full(clients * count, group))
+  row, cluster = np.concatenate(rows), np.concatenate(clusters)
+  labels = y[row].copy()
+  if skew == 0:
+    for group, (a, b, c, d) in enumerate(SWAPS):
+      renamed = np.arange(10)
+      renamed[[a, b, c, d]] = b, a, d, c
+      labels = np.where(cluster == group, renamed[labels], labels)
+  return {
+    'x': x[row], 'y': labels, 'client': np.concatenate(names).astype(str),
+    'split': split[row], 'cluster': cluster,
+  }  # fmt: skip
+
+
+def cfla() -> dict[str, np.ndarray]:
+  """CFLA's MNIST: 50 clients in three groups of classes that share one class each.
+
+  A fifth of a client's images are for training, the others for testing.
+  """
+  x, y, split = _images('mnist')
+  rng = np.random.default_rng(0)
+  rows, names, clusters, splits = [], [], [], []
+  for group, (low, high, count) in enumerate(((0, 4, 18), (4, 7, 17), (7, 9, 15))):
+    fitting = np.flatnonzero((y >= low) & (y <= high) & (split == 0))
+    for part in np.array_split(rng.permutation(fitting), count):
+      names.append(np.full(len(part), len(names)))
+      clusters.append(np.full(len(part), group))
+      splits.append(np.arange(len(part)) >= len(part) // 5)
+      rows.append(part)
+  row = np.concatenate(rows)
+  return {
+    'x': x[row], 'y': y[row], 'client': np.concatenate(names).astype(str),
+    'split': np.concatenate(splits).astype(np.int32),
+    'cluster': np.concatenate(clusters),
+  }  # fmt: skip
+
+
+def disco(*, groups: str = 'rotation', alpha: float = 0.3) -> dict[str, np.ndarray]:
+  """DisCo-CFL's MNIST: 40 clients in four groups, by 'rotation' or by label 'swap'.
+
+  Each client draws 400 training and 300 test images by its own Dirichlet(alpha).
+  """
+  x, y, split = _images('mnist')
+  rng = np.random.default_rng(0)
+  pairs = ((), ((0, 1), (2, 3)), ((4, 5), (6, 7)), ((8, 9), (1, 7)))
+  images, labels, parts = [], [], []
+  for client in range(40):
+    group, shares = client // 10, rng.dirichlet(np.full(10, alpha))
+    renamed = np.arange(10)
+    for a, b in pairs[group] if groups == 'swap' else ():
+      renamed[[a, b]] = renamed[[b, a]]
+    for part, count in ((0, 400), (1, 300)):
+      for label, number in enumerate(rng.multinomial(count, shares)):
+        fitting = np.flatnonzero((y == label) & (split == part))
+        row = rng.choice(fitting, number, replace=False)
+        turns = group if groups == 'rotation' else 0
+        images.append(np.rot90(x[row], turns, axes=(1, 2)))
+        labels.append(renamed[y[row]])
+        parts.append(np.full((number, 2), (client, part)))
+  client, part = np.concatenate(parts).T
+  return {
+    'x': np.concatenate(images), 'y': np.concatenate(labels),
+    'client': client.astype(str), 'split': part.astype(np.int32),
+    'cluster': client // 10,
+  }  # fmt: skip
+
+
+def fed_proto(*, ways: int = 3, deviation: int = 2) -> dict[str, np.ndarray]:
+  """FedProto's MNIST: 20 clients of about `ways` classes, about 100 images of each.
+
+  Clients draw 40 test images of each of their classes.
+  """
+  x, y, split = _images('mnist')
+  rng = np.random.default_rng(0)
+  rows, names = [], []
+  low, high = max(2, ways - deviation), min(10, ways + deviation + 1)
+  for client in range(20):
+    classes = rng.choice(10, rng.integers(low, high), replace=False)
+    shots = rng.integers(90, 111)
+    for label in classes:
+      for part, count in ((0, shots), (1, 40)):
+        fitting = np.flatnonzero((y == label) & (split == part))
+        begin = client * 110 if part == 0 else client * 40
+        rows.append(fitting[begin : begin + count])
+        names.append(np.full(len(rows[-1]), client))
+  row = np.concatenate(rows)
+  client = np.concatenate(names).astype(str)
+  return {'x': x[row], 'y': y[row], 'client': client, 'split': split[row]}
+
+
+class _Cnn(nn.Module):
+  """Two convolutions 5x5 without padding, each with ReLU and a maximum of 2x2."""
+
+  features: tuple[int, int]
+  hidden: tuple[int, ...]
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    x = x.reshape(*x.shape[:3], -1)
+    for i, features in enumerate(self.features):
+      layer = models.Conv(features, 5, 'VALID', name=f'conv{i}')
+      x = nn.relu(conv.max_pool(layer(x)))
+    x = x.reshape(x.shape[0], -1)
+    for i, width in enumerate(self.hidden):
+      x = nn.relu(nn.Dense(width, name=f'dense{i}')(x))
+    return nn.Dense(self.num_classes, name='logits')(x)
+
+
+def clove_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:
+  """CLoVE's network of MNIST: 6 and 16 features, and the logits."""
+  return models.from_flax(_Cnn((6, 16), (), num_classes), example_shape)
+
+
+def fed_proto_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:
+  """FedProto's network of MNIST: 10 and 20 features, 50 hidden units; no dropout."""
+  return models.from_flax(_Cnn((10, 20), (50,), num_classes), example_shape)
+
+
+def disco_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:
+  """DisCo-CFL's network: 16 and 32 features, 64 hidden units."""
+  return models.from_flax(_Cnn((16, 32), (64,), num_classes), example_shape)
