@@ -25,6 +25,7 @@ from fesem_jax.algorithms.fed_dyn import fed_dyn
 from fesem_jax.algorithms.fed_em import fed_em
 from fesem_jax.algorithms.fed_few import fed_few
 from fesem_jax.algorithms.fed_group import fed_group
+from fesem_jax.algorithms.fed_gwc import fed_gwc
 from fesem_jax.algorithms.fed_nova import fed_nova
 from fesem_jax.algorithms.fed_opt import fed_opt
 from fesem_jax.algorithms.fed_per import fed_per
@@ -78,6 +79,7 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'fed_rc': fed_rc,
   'fed_soft': fed_soft,
   'fed_few': fed_few,
+  'fed_gwc': fed_gwc,
   'apfl': apfl,
   'p_fed_me': p_fed_me,
   'per_fed_avg': per_fed_avg,

@@ -7,15 +7,16 @@ changes the state, and returns what it expects of the round's report, with `depl
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import optax
-from scipy import stats
+from scipy import linalg, stats
 from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics import adjusted_rand_score, davies_bouldin_score
 
 from fesem_jax.algorithms.wrappers.reclustering import Checks
 from fesem_jax.core import prng_streams
@@ -1257,6 +1258,88 @@ def fed_few(clients, state, num_clusters, few_mu, weighting):
   newest = clients.losses(after, range(6)).argmin(axis=1)
   report = clients.report(best, passes=num_clusters)
   return report | {'deployed': after[newest]}
+
+
+def spectral_parts(similarity, n):
+  """Labels by pivoted QR of the Laplacian's first eigenvectors, and all n + 1 of them.
+
+  Damle, Minden and Ying, "Simple, direct and efficient multi-way spectral clustering".
+  """
+  similarity = similarity - np.diag(similarity.diagonal())
+  root = np.sqrt(similarity.sum(axis=1))
+  laplacian = np.eye(len(root)) - similarity / np.outer(root, root)
+  vectors = np.linalg.eigh(laplacian)[1][:, : n + 1] / root[:, None]
+  first = vectors[:, :n]
+  _, _, pivots = linalg.qr(first.T, pivoting=True)
+  u, _, v = linalg.svd(first[pivots[:n]].T)
+  return np.abs(first @ (u @ v)).argmax(axis=1), vectors[:, 1:]
+
+
+@references(
+  'fed_gwc', {'max_clusters': 3, 'min_size': 2, 'gwc_eps': 2.0}, num_rounds=4,
+  atol={'interactions': 3e-4, 'change': 1e-4},
+)  # fmt: skip
+def fed_gwc(clients, state, max_clusters, min_size, gwc_eps, gamma=0.1):
+  before, p = state['assignment'].astype(int), state['interactions']
+  traces = {}
+
+  def train(i):
+    losses = traces.setdefault(i, [])
+
+    def step(w, x, y):
+      loss, slope = clients.gradient(w, x, y)
+      losses.append(loss)
+      return w - RATE * slope, loss
+
+    return clients.steps(i, state['centers'][before[i]], step)
+
+  points, losses = clients.collect(train)
+  ready, sizes = [], clients.sizes
+  for k in range(int(state['num_clusters'])):
+    group = [i for i in clients.ids if before[i] == k]
+    if group:
+      rewards = {i: [] for i in group}
+      for s in range(max(len(traces[i]) for i in group)):
+        still = [i for i in group if len(traces[i]) > s]
+        values, weights = [traces[i][s] for i in still], sizes[still]
+        mean = np.average(values, weights=weights)
+        variance = np.average((values - mean) ** 2, weights=weights)
+        for i, loss in zip(still, values, strict=True):
+          rewards[i].append(np.exp(-((loss - mean) ** 2) / 2 / max(variance, 1e-12)))
+      share = len(group) / ((before == k) & (sizes > 0)).sum()
+      new = np.array([np.mean(rewards[i]) for i in group])
+      block = np.ix_(group, group)
+      change = share * ((new / new.sum())[:, None] - p[block])
+      p[block] += change
+      state['change'][k] = (1 - share) * state['change'][k] + share * (change**2).mean()
+      settles = state['change'][k] < gwc_eps
+      state['settled'][k] = state['settled'][k] + 1 if settles else 0
+    if state['settled'][k] >= max(np.round(6 / len(clients.drawn)), 1):
+      ready.append(k)
+  state['centers'] = reference.means(
+    points, before[clients.ids], clients.weights('by_examples'), state['centers']
+  )
+  for k in ready:
+    state['change'][k], state['settled'][k] = 1.0, 0
+    members = np.flatnonzero((state['assignment'] == k) & (sizes > 0))
+    rows = p[np.ix_(members, members)]
+    rows = (rows - rows.min()) / max(np.ptp(rows), 1e-8)
+    similarity = np.eye(len(members))
+    for i, j in itertools.permutations(range(len(members)), 2):
+      apart = np.delete(rows[i] - rows[j], [i, j])
+      similarity[i, j] = np.exp(-gamma * apart @ apart)
+    best = (1.0, np.zeros(len(members), int))
+    left = max_clusters - int(state['num_clusters']) + 1
+    for n in range(2, min(len(members) // min_size, 4, left) + 1):
+      parts, vectors = spectral_parts(similarity, n)
+      score = davies_bouldin_score(vectors, parts)
+      best = min(best, (score, parts), key=lambda pair: pair[0])
+    for label in np.unique(best[1][best[1] != best[1][0]]):
+      new = int(state['num_clusters'])
+      state['assignment'][members[best[1] == label]] = new
+      state['centers'][new], state['num_clusters'] = state['centers'][k], new + 1
+  assert not clients.last or state['num_clusters'] > 1
+  return clients.report(losses)
 
 
 @references('fed_soft', {'num_clusters': 2, 'soft_lambda': 0.7}, **MIXED)

@@ -1,0 +1,163 @@
+"""FedGWC: clusters are split by how clients' losses lie among those of the others.
+
+Licciardi et al., "Interaction-Aware Gaussian Weighting for Clustered Federated
+Learning", ICML 2025.
+"""
+
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax.algorithms.common.centers import (
+  MAX_CLUSTERS,
+  deployed,
+  reassigned,
+  round_info,
+  sizes_of,
+)
+from fesem_jax.algorithms.common.cluster_averaging import cluster_sums
+from fesem_jax.core import batching, traffic, tree
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sums import mean_of, or_one
+from fesem_jax.core.types import Params
+from fesem_jax.server import gaussian_rewards
+from fesem_jax.training.cohort import for_each_client
+from fesem_jax.training.one_client import for_each_batch
+from fesem_jax.utils import processes
+from fesem_jax.utils.ranges import Count, Positive, Range
+
+
+class FedGwcState(NamedTuple):
+  """State of FedGWC."""
+
+  centers: Params  # [max_clusters, ...]; rows of clusters not yet made are unused
+  assignment: jax.Array  # [M] int32
+  num_clusters: jax.Array  # [] int32
+  interactions: jax.Array  # [M, M] float32 P
+  change: jax.Array  # [max_clusters] float32 e_k
+  settled: jax.Array  # [max_clusters] int32 rounds in a row with e_k < eps
+  steps: jax.Array  # [M] int32 local steps of a client
+
+
+@recorded
+def fed_gwc(
+  local: LocalTraining,
+  *,
+  max_clusters: Annotated[int, Range(1, MAX_CLUSTERS)] = 16,
+  min_size: Count = 10,
+  gwc_eps: Positive = 1e-5,
+  gwc_gamma: Positive = 0.1,
+) -> Algorithm:
+  """Builds FedGWC.
+
+    l_is <- loss of client i's local step s, from c_{r_i};  c_k as in FedAvg
+    w_i  <- mean_s exp(-(l_is - m_s)^2 / (2 v_s))
+    P_ij <- (1 - a_k) P_ij + a_k w_i / sum_j w_j     for i and j of cluster k
+    e_k  <- (1 - a_k) e_k + a_k mean_ij (change of P_ij)^2
+    if e_k < eps for M / S rounds in a row: cluster k's clients by rows of P
+
+  over the S clients of the cohort; m_s and v_s are mean and variance of l_is over those
+  of cluster k, by examples, and a_k is the share of the cluster that they are. Rows of
+  P, scaled to [0, 1], are compared by exp(-gamma |P_i - P_j|^2) without the entries of
+  i and j themselves, and clustered spectrally. The number of parts, at most 4, has the
+  least Davies-Bouldin index; if that is 1 or more, the cluster is not split.
+
+  Args:
+    local: how clients train.
+    max_clusters: no split makes more clusters.
+    min_size: least mean size of the parts of a cluster.
+    gwc_eps: eps.
+    gwc_gamma: gamma.
+
+  Raises:
+    UserError: on a model with BatchNorm.
+  """
+
+  def init(key, data):
+    count = data.num_clients
+    return FedGwcState(
+      centers=tree.repeat(local.model.init(key), max_clusters),
+      assignment=jnp.zeros(count, jnp.int32),
+      num_clusters=jnp.int32(1),
+      interactions=jnp.full((count, count), 1 / len(data.info.names) ** 2),
+      change=jnp.ones(max_clusters),
+      settled=jnp.zeros(max_clusters, jnp.int32),
+      steps=local.num_steps(data, jnp.arange(count)),
+    )
+
+  def one(client):
+    start = client.received
+
+    def local_step(t, trained, optimizer_state, gradient_of):
+      model, losses = trained
+      loss, grads = gradient_of(model)
+      model, optimizer_state = client.descend(t, grads, optimizer_state, model)
+      return (model, losses.at[t].set(loss)), optimizer_state, loss
+
+    first = client.optimizer_state(start)
+    trained = for_each_batch(client, (start, client.state), first, local_step)
+    model, losses = trained.params
+    model = trained.of(model)
+    return model, client.send(model, start), losses
+
+  def step(state, data, cohort, key):
+    starts = deployed(state, data).of(cohort)
+    most = batching.most_steps(local.schedule, data.max_examples)
+    nothing = jnp.zeros((*cohort.ids.shape, most))
+    trained = for_each_client(
+      one, local, starts, data, cohort, key,
+      cluster_sums(starts.shared, 'by_examples'), state=nothing,
+    )  # fmt: skip
+    centers = mean_of(trained.sums.clients, state.centers)
+    value, r = trained.sums.objective(state.centers, centers), state.assignment
+    info = round_info(trained, max_clusters, value, r, r, data)
+    weights = trained.weights('by_examples')[:, None]
+    part = jax.nn.one_hot(starts.choice, max_clusters) * (weights > 0)  # [S, K]
+    visited = (jnp.arange(most)[None] < trained.steps[:, None]) * weights
+    rewards = gaussian_rewards.rewards(trained.state, visited, part)
+    share = part.sum(axis=0) / or_one(sizes_of(r, max_clusters, data))  # a_k
+    rows = tree.rows_of(state.interactions, cohort)
+    rows, change = gaussian_rewards.updated(rows, cohort.ids, rewards, part, share)
+    change = (1 - share) * state.change + share * change
+    settled = jnp.where(change < variable(gwc_eps), state.settled + 1, 0)
+    settled = jnp.where(share > 0, settled, state.settled)
+    drawn = jnp.maximum((data.sizes(cohort.ids) > 0).sum(), 1)
+    ready = settled >= jnp.maximum(jnp.round(len(data.info.names) / drawn), 1)
+    interactions = tree.with_rows(state.interactions, cohort, rows)
+    state = state._replace(
+      centers=centers, interactions=interactions, change=change, settled=settled
+    )
+    return state, info._replace(updates=(ready, data.sizes() > 0))
+
+  def between(state, info):
+    (ready, exists), info = processes.on_host(info.updates), info._replace(updates=None)
+    if not ready.any():
+      return state, info
+    before, interactions = processes.on_host((state.assignment, state.interactions))
+    after, count = gaussian_rewards.split_clusters(
+      interactions, before, int(state.num_clusters), ready, exists,
+      max_clusters=max_clusters, min_size=min_size, gamma=gwc_gamma,
+    )  # fmt: skip
+    parent = np.arange(max_clusters, dtype=np.int32)
+    parent[after] = before
+    state = FedGwcState(
+      tree.take(state.centers, jnp.asarray(parent)), jnp.asarray(after),
+      jnp.asarray(count), state.interactions, jnp.where(ready, 1.0, state.change),
+      jnp.where(ready, 0, state.settled), state.steps,
+    )  # fmt: skip
+    return state, info._replace(clusters=reassigned(info.clusters, before, after))
+
+  size = traffic.bytes_of_model(local)
+
+  def of_round(steps, drawn):
+    return traffic.Sent(size, size + traffic.NUMBER * np.asarray(steps)[drawn.ids])
+
+  sent = traffic.Traffic(
+    of_round, known=lambda state: state.steps, model=size, beside='losses of its steps'
+  )
+  return Algorithm(local, init, step, deployed, between, traffic=sent)
