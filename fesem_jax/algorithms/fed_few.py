@@ -49,11 +49,9 @@ def fed_few(
     c_k  <- c_k + sum_i a_i q_ik (w_ik - c_k)
     q_ik  = exp(-L_ik / mu) / S_i,  a_i = (1 / S_i) / sum_j 1 / S_j
 
-  These are descent steps on the smooth Tchebycheff set scalarization
-  mu log sum_i 1 / S_i: a_i weights clients that no model serves, q_ik matches models
-  to clients. p_i = n_i / n, as in the authors' code. A client deploys the model of
-  least training loss. A client whose losses are not finite, and a model whose training
-  fails on a client, do not count.
+  with p_i = n_i / n, which descends the smooth Tchebycheff set scalarization
+  mu log sum_i 1 / S_i. A client deploys the model of least training loss. One whose
+  losses are not finite, and a model whose training fails on it, do not count.
 
   Args:
     local: how clients train each model.
@@ -92,9 +90,11 @@ def fed_few(
     losses = cohort_losses(local, state.centers, data, cohort)
     sizes = data.sizes(cohort.ids)
     counts = local.arrived(key, data, cohort.ids) & (sizes > 0)
+    counts &= jnp.isfinite(losses).any(axis=1)
     shares = weights_by(weighting, sizes, data.weights_of(cohort.ids))
     shares = jnp.where(counts, shares, 0.0)
     scaled = losses * (shares / or_one(total(shares)))[:, None]
+    scaled = jnp.where(counts[:, None], scaled, 0.0)
     importance, match = importance_and_match(scaled, variable(few_mu), counts)
     trained = train(state.centers, importance[:, None] * match, data, cohort, key)
     moves = jax.tree.map(lambda x: x[:, 0], trained.sums.params)
@@ -119,12 +119,8 @@ def fed_few(
 def importance_and_match(
   losses: jax.Array, mu: jax.Array | float, counts: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """A [S] and q [S, K] of losses [S, K]; both are 0 where not `counts` [S]."""
+  """The a_i [S] and q_ik [S, K] of losses [S, K]; 0 where not `counts` [S]."""
   log_sums = jax.nn.logsumexp(-losses / mu, axis=1)
-  counts &= jnp.isfinite(log_sums)
-  match = jnp.exp(-losses / mu - jnp.where(counts, log_sums, 0.0)[:, None])
-  importance = jax.nn.softmax(jnp.where(counts, -log_sums, -jnp.inf))
-  match, importance = (
-    jnp.where(c, x, 0.0) for c, x in ((counts[:, None], match), (counts, importance))
-  )
-  return importance, match
+  log_sums = jnp.where(counts, log_sums, jnp.inf)
+  match = jnp.exp(-losses / mu - log_sums[:, None])
+  return jnp.nan_to_num(jax.nn.softmax(-log_sums)), match

@@ -63,9 +63,8 @@ def fed_gwc(
 
   over the S clients of the cohort; m_s and v_s are mean and variance of l_is over those
   of cluster k, by examples, and a_k is the share of the cluster that they are. Rows of
-  P, scaled to [0, 1], are compared by exp(-gamma |P_i - P_j|^2) without the entries of
-  i and j themselves, and clustered spectrally. The number of parts, at most 4, has the
-  least Davies-Bouldin index; if that is 1 or more, the cluster is not split.
+  P are compared by exp(-gamma |P_i - P_j|^2) and clustered spectrally; the number of
+  parts has the least Davies-Bouldin index.
 
   Args:
     local: how clients train.
@@ -73,9 +72,6 @@ def fed_gwc(
     min_size: least mean size of the parts of a cluster.
     gwc_eps: eps.
     gwc_gamma: gamma.
-
-  Raises:
-    UserError: on a model with BatchNorm.
   """
 
   def init(key, data):
@@ -109,20 +105,21 @@ def fed_gwc(
     starts = deployed(state, data).of(cohort)
     most = batching.most_steps(local.schedule, data.max_examples)
     nothing = jnp.zeros((*cohort.ids.shape, most))
+    reduction = cluster_sums(starts.shared, 'by_examples')
     trained = for_each_client(
-      one, local, starts, data, cohort, key,
-      cluster_sums(starts.shared, 'by_examples'), state=nothing,
-    )  # fmt: skip
+      one, local, starts, data, cohort, key, reduction, state=nothing
+    )
     centers = mean_of(trained.sums.clients, state.centers)
     value, r = trained.sums.objective(state.centers, centers), state.assignment
     info = round_info(trained, max_clusters, value, r, r, data)
     weights = trained.weights('by_examples')[:, None]
     part = jax.nn.one_hot(starts.choice, max_clusters) * (weights > 0)  # [S, K]
     visited = (jnp.arange(most)[None] < trained.steps[:, None]) * weights
-    rewards = gaussian_rewards.rewards(trained.state, visited, part)
     share = part.sum(axis=0) / or_one(sizes_of(r, max_clusters, data))  # a_k
     rows = tree.rows_of(state.interactions, cohort)
-    rows, change = gaussian_rewards.updated(rows, cohort.ids, rewards, part, share)
+    with jax.default_matmul_precision('highest'):
+      rewards = gaussian_rewards.rewards(trained.state, visited, part)
+      rows, change = gaussian_rewards.updated(rows, cohort.ids, rewards, part, share)
     change = (1 - share) * state.change + share * change
     settled = jnp.where(change < variable(gwc_eps), state.settled + 1, 0)
     settled = jnp.where(share > 0, settled, state.settled)

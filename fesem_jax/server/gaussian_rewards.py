@@ -1,5 +1,7 @@
 """FedGWC's rewards, interactions and splits."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,16 +89,12 @@ def best_parts(similarity: np.ndarray, most: int) -> np.ndarray:
   from sklearn.metrics import davies_bouldin_score
 
   best, labels = 1.0, np.zeros(len(similarity), int)
-  shared = {'affinity': 'precomputed', 'random_state': 0}
   for n in range(2, most + 1):
-    points = SpectralEmbedding(n, **shared).fit_transform(similarity)
-    clustering = SpectralClustering(
-      n, n_components=n, assign_labels='cluster_qr', **shared
-    )
+    same: Any = {'n_components': n, 'affinity': 'precomputed', 'random_state': 0}
+    points = SpectralEmbedding(**same).fit_transform(similarity)
+    clustering = SpectralClustering(n, assign_labels='cluster_qr', **same)
     parts = clustering.fit_predict(similarity)
-    if len(np.unique(parts)) == 1:
-      continue
-    score = davies_bouldin_score(points, parts)
+    score = davies_bouldin_score(points, parts) if np.ptp(parts) else best
     if score < best:
       best, labels = score, parts
   return labels

@@ -18,7 +18,8 @@ from tests.support import commands
 _LEDGER = commands.ROOT / 'benchmarks/results/papers'
 _FIGURES = commands.ROOT / 'docs/figures'
 _MNIST_PAPERS = {
-  'cfl_gp', 'clove', 'fesem', 'flower_label_skew', 'flute', 'flux', 'ifca', 'mc_mahan',
+  'cfl_gp', 'clove', 'fesem', 'fesem_elsewhere', 'flower_label_skew', 'flute', 'flux',
+  'ifca', 'mc_mahan',
 }  # fmt: skip
 _CIFAR_PAPERS = {'ifca_cifar'}
 _OWN = """

@@ -37,7 +37,7 @@ PER_CLIENT = (
   'assignment', 'client_params', 'client_controls', 'client_alphas',
   'client_gradients', 'client_losses', 'heads', 'head_weights', 'seen', 'joined',
   'learned', 'mixture', 'classes', 'importance', 'estimated', 'gradients', 'counts',
-  'numbers_sent', 'streaks', 'durations',
+  'numbers_sent', 'streaks', 'durations', 'interactions', 'steps',
 )  # fmt: skip
 # States within states: of a wrapped method, StoCFL's clusters and FedBuff's clients.
 NESTED = {'method', 'clusters', 'running'}
@@ -178,6 +178,8 @@ def reordered(state, order):
   parts = own_parts(state, order)
   for f in NESTED & parts.keys():
     parts[f] = reordered(getattr(state, f), order)
+  if 'interactions' in parts:  # Of all pairs.
+    parts['interactions'] = parts['interactions'][:, np.array(order, int)]
   return state._replace(**parts)
 
 
