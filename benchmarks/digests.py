@@ -117,8 +117,8 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
   'fed_em': [{}, {'num_clusters': 2, 'weighting': 'uniform'}],
   'fed_rc': [{}, {'num_clusters': 2}],
   'fed_soft': [{}, {'num_clusters': 3, 'soft_lambda': 0.5}],
-  'fed_few': [{}, {'num_clusters': 2, 'few_mu': 0.1, 'weighting': 'uniform'}],
-  'fed_gwc': [{}, {'max_clusters': 3, 'min_size': 2, 'gwc_eps': 2.0}],
+  'fed_few': [{}, {'num_clusters': 2, 'few_mu': 0.1}],
+  'fed_gwc': [{}, {'min_size': 2, 'gwc_eps': 2.0}],
   'apfl': [{}, {'apfl_alpha': 0.75}],
   'p_fed_me': [
     {'pfedme_lambda': 2.0},

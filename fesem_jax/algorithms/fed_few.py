@@ -22,7 +22,7 @@ from fesem_jax.core.types import Params
 from fesem_jax.training.client_losses import cohort_losses, least_loss
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
-from fesem_jax.training.trained import Reduction, Weighting, weights_by
+from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.ranges import Count, Positive
 
 
@@ -39,7 +39,6 @@ def fed_few(
   *,
   num_clusters: Count = 3,
   few_mu: Positive = 0.01,
-  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FedFew with K models.
 
@@ -57,7 +56,6 @@ def fed_few(
     local: how clients train each model.
     num_clusters: K.
     few_mu: mu; near 0, only the worst client counts, and only its best model.
-    weighting: p_i above, or 'uniform': one over the number of clients.
   """
 
   def init(key, data):
@@ -91,8 +89,7 @@ def fed_few(
     sizes = data.sizes(cohort.ids)
     counts = local.arrived(key, data, cohort.ids) & (sizes > 0)
     counts &= jnp.isfinite(losses).any(axis=1)
-    shares = weights_by(weighting, sizes, data.weights_of(cohort.ids))
-    shares = jnp.where(counts, shares, 0.0)
+    shares = jnp.where(counts, sizes, 0).astype(jnp.float32)
     scaled = losses * (shares / or_one(total(shares)))[:, None]
     scaled = jnp.where(counts[:, None], scaled, 0.0)
     importance, match = importance_and_match(scaled, variable(few_mu), counts)

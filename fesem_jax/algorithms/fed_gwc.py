@@ -4,14 +4,13 @@ Licciardi et al., "Interaction-Aware Gaussian Weighting for Clustered Federated
 Learning", ICML 2025.
 """
 
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.algorithms.common.centers import (
-  MAX_CLUSTERS,
   deployed,
   reassigned,
   round_info,
@@ -29,18 +28,20 @@ from fesem_jax.server import gaussian_rewards
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.one_client import for_each_batch
 from fesem_jax.utils import processes
-from fesem_jax.utils.ranges import Count, Positive, Range
+from fesem_jax.utils.ranges import Count, Positive
+
+MAX_CLUSTERS = gaussian_rewards.MAX_CLUSTERS
 
 
 class FedGwcState(NamedTuple):
   """State of FedGWC."""
 
-  centers: Params  # [max_clusters, ...]; rows of clusters not yet made are unused
+  centers: Params  # [MAX_CLUSTERS, ...]; rows of clusters not yet made are unused
   assignment: jax.Array  # [M] int32
   num_clusters: jax.Array  # [] int32
   interactions: jax.Array  # [M, M] float32 P
-  change: jax.Array  # [max_clusters] float32 e_k
-  settled: jax.Array  # [max_clusters] int32 rounds in a row with e_k < eps
+  change: jax.Array  # [MAX_CLUSTERS] float32 e_k
+  settled: jax.Array  # [MAX_CLUSTERS] int32 rounds in a row with e_k < eps
   steps: jax.Array  # [M] int32 local steps of a client
 
 
@@ -48,7 +49,6 @@ class FedGwcState(NamedTuple):
 def fed_gwc(
   local: LocalTraining,
   *,
-  max_clusters: Annotated[int, Range(1, MAX_CLUSTERS)] = 16,
   min_size: Count = 10,
   gwc_eps: Positive = 1e-5,
   gwc_gamma: Positive = 0.1,
@@ -64,11 +64,10 @@ def fed_gwc(
   over the S clients of the cohort; m_s and v_s are mean and variance of l_is over those
   of cluster k, by examples, and a_k is the share of the cluster that they are. Rows of
   P are compared by exp(-gamma |P_i - P_j|^2) and clustered spectrally; the number of
-  parts has the least Davies-Bouldin index.
+  parts has the least Davies-Bouldin index. There are at most 16 clusters.
 
   Args:
     local: how clients train.
-    max_clusters: no split makes more clusters.
     min_size: least mean size of the parts of a cluster.
     gwc_eps: eps.
     gwc_gamma: gamma.
@@ -77,12 +76,12 @@ def fed_gwc(
   def init(key, data):
     count = data.num_clients
     return FedGwcState(
-      centers=tree.repeat(local.model.init(key), max_clusters),
+      centers=tree.repeat(local.model.init(key), MAX_CLUSTERS),
       assignment=jnp.zeros(count, jnp.int32),
       num_clusters=jnp.int32(1),
       interactions=jnp.full((count, count), 1 / len(data.info.names) ** 2),
-      change=jnp.ones(max_clusters),
-      settled=jnp.zeros(max_clusters, jnp.int32),
+      change=jnp.ones(MAX_CLUSTERS),
+      settled=jnp.zeros(MAX_CLUSTERS, jnp.int32),
       steps=local.num_steps(data, jnp.arange(count)),
     )
 
@@ -111,11 +110,11 @@ def fed_gwc(
     )
     centers = mean_of(trained.sums.clients, state.centers)
     value, r = trained.sums.objective(state.centers, centers), state.assignment
-    info = round_info(trained, max_clusters, value, r, r, data)
+    info = round_info(trained, MAX_CLUSTERS, value, r, r, data)
     weights = trained.weights('by_examples')[:, None]
-    part = jax.nn.one_hot(starts.choice, max_clusters) * (weights > 0)  # [S, K]
+    part = jax.nn.one_hot(starts.choice, MAX_CLUSTERS) * (weights > 0)  # [S, K]
     visited = (jnp.arange(most)[None] < trained.steps[:, None]) * weights
-    share = part.sum(axis=0) / or_one(sizes_of(r, max_clusters, data))  # a_k
+    share = part.sum(axis=0) / or_one(sizes_of(r, MAX_CLUSTERS, data))  # a_k
     rows = tree.rows_of(state.interactions, cohort)
     with jax.default_matmul_precision('highest'):
       rewards = gaussian_rewards.rewards(trained.state, visited, part)
@@ -138,9 +137,9 @@ def fed_gwc(
     before, interactions = processes.on_host((state.assignment, state.interactions))
     after, count = gaussian_rewards.split_clusters(
       interactions, before, int(state.num_clusters), ready, exists,
-      max_clusters=max_clusters, min_size=min_size, gamma=gwc_gamma,
+      min_size=min_size, gamma=gwc_gamma,
     )  # fmt: skip
-    parent = np.arange(max_clusters, dtype=np.int32)
+    parent = np.arange(MAX_CLUSTERS, dtype=np.int32)
     parent[after] = before
     state = FedGwcState(
       tree.take(state.centers, jnp.asarray(parent)), jnp.asarray(after),

@@ -10,6 +10,7 @@ from fesem_jax.core.sums import or_one
 
 # The most parts of a cluster, as in the authors' code.
 MOST_PARTS = 4
+MAX_CLUSTERS = 16
 # Added to variances; a client alone in its cluster has none.
 _LEAST_VARIANCE = 1e-12
 
@@ -53,7 +54,6 @@ def split_clusters(
   ready: np.ndarray,
   exists: np.ndarray,
   *,
-  max_clusters: int,
   min_size: int,
   gamma: float,
 ) -> tuple[np.ndarray, np.int32]:
@@ -61,7 +61,7 @@ def split_clusters(
   assignment = np.array(assignment, np.int32)
   for k in np.flatnonzero(ready[:count]):
     members = np.flatnonzero((assignment == k) & exists)
-    most = min(len(members) // min_size, MOST_PARTS, max_clusters - count + 1)
+    most = min(len(members) // min_size, MOST_PARTS, MAX_CLUSTERS - count + 1)
     if most < 2:
       continue
     block = interactions[np.ix_(members, members)]

@@ -64,7 +64,7 @@ METHODS = [
   ('fed_rc', {'num_clusters': 2}),
   ('fed_soft', {'num_clusters': 2}),
   ('fed_few', {'num_clusters': 2, 'few_mu': 0.1}),
-  ('fed_gwc', {'max_clusters': 3, 'min_size': 2, 'gwc_eps': 2.0}),
+  ('fed_gwc', {'min_size': 2, 'gwc_eps': 2.0}),
   ('fed_nova', {'straggler_fraction': 0.5}),
   ('fed_dyn', {'dyn_alpha': 0.3}),
   ('fed_bn', {'norm_layers': ('**/bias',)}),

@@ -1238,12 +1238,10 @@ def fed_rc(clients, state, num_clusters):
 
 
 @references(
-  'fed_few',
-  {'num_clusters': 2, 'few_mu': 0.1, 'weighting': 'by_examples'},
-  {'num_clusters': 3, 'few_mu': 0.3, 'weighting': 'uniform'},
+  'fed_few', {'num_clusters': 2, 'few_mu': 0.1}, {'num_clusters': 3, 'few_mu': 0.3}
 )
-def fed_few(clients, state, num_clusters, few_mu, weighting):
-  centers, weights = state['centers'], clients.weights(weighting)
+def fed_few(clients, state, num_clusters, few_mu):
+  centers, weights = state['centers'], clients.weights('by_examples')
   losses = clients.losses(centers, clients.ids)
   powers = np.exp(-losses * (weights / weights.sum())[:, None] / few_mu)
   sums = powers.sum(axis=1)
@@ -1276,10 +1274,10 @@ def spectral_parts(similarity, n):
 
 
 @references(
-  'fed_gwc', {'max_clusters': 3, 'min_size': 2, 'gwc_eps': 2.0}, num_rounds=4,
+  'fed_gwc', {'min_size': 2, 'gwc_eps': 2.0}, num_rounds=4,
   atol={'interactions': 3e-4, 'change': 1e-4},
 )  # fmt: skip
-def fed_gwc(clients, state, max_clusters, min_size, gwc_eps, gamma=0.1):
+def fed_gwc(clients, state, min_size, gwc_eps, gamma=0.1):
   before, p = state['assignment'].astype(int), state['interactions']
   traces = {}
 
@@ -1329,8 +1327,7 @@ def fed_gwc(clients, state, max_clusters, min_size, gwc_eps, gamma=0.1):
       apart = np.delete(rows[i] - rows[j], [i, j])
       similarity[i, j] = np.exp(-gamma * apart @ apart)
     best = (1.0, np.zeros(len(members), int))
-    left = max_clusters - int(state['num_clusters']) + 1
-    for n in range(2, min(len(members) // min_size, 4, left) + 1):
+    for n in range(2, min(len(members) // min_size, 4) + 1):
       parts, vectors = spectral_parts(similarity, n)
       score = davies_bouldin_score(vectors, parts)
       best = min(best, (score, parts), key=lambda pair: pair[0])
