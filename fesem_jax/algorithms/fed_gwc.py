@@ -150,10 +150,13 @@ def fed_gwc(
 
   size = traffic.bytes_of_model(local)
 
-  def of_round(steps, drawn):
+  def round_costs(steps, drawn):
     return traffic.Sent(size, size + traffic.NUMBER * np.asarray(steps)[drawn.ids])
 
   sent = traffic.Traffic(
-    of_round, known=lambda state: state.steps, model=size, beside='losses of its steps'
+    round_costs,
+    inputs=lambda state: state.steps,
+    model=size,
+    extras='losses of its steps',
   )
   return Algorithm(local, init, step, deployed, between, traffic=sent)
