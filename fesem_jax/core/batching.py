@@ -1,6 +1,7 @@
 """The examples of each local step, by seed, round, client id and epoch alone."""
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -94,10 +95,11 @@ def random_rows(
   # Otherwise they are computed again for each place.
   sums, keys = jax.lax.optimization_barrier((sums, keys))
   # Of shape [1], which takes fewer operations than scalars.
-  (*totals, first), keys = (jax.lax.split(x, [1] * len(x)) for x in (sums, keys))
+  *totals, first = jax.lax.split(sums, [1] * (_ROUNDS + 1))
+  factors = itertools.pairwise(jax.lax.split(keys, [1] * (_ROUNDS + 1)))
   rows, size = places + first, size[None]
   rows = jnp.where(rows >= size, rows - size, rows)
-  for total, factor, summand in zip(totals, keys, keys[1:], strict=False):
+  for total, (factor, summand) in zip(totals, factors, strict=True):
     rows = _swapped(rows, size, total, factor, summand)
   return rows
 

@@ -13,7 +13,7 @@ from fesem_jax.utils.ranges import check_choice, checked
 from fesem_jax.utils.safe_files import opened, read_pickle, reading
 
 # Split of EMNIST -> first label in its files, number of classes.
-_EMNIST = {
+EMNIST_SPLITS = {
   'byclass': (0, 62), 'bymerge': (0, 47), 'balanced': (0, 47), 'letters': (1, 26),
   'digits': (0, 10), 'mnist': (0, 10),
 }  # fmt: skip
@@ -57,10 +57,10 @@ def fashion_mnist(request: Request) -> Arrays:
 
 def emnist(request: Request, split: str = 'byclass') -> Arrays:
   """EMNIST, upright, from emnist/ or torchvision's EMNIST/raw/."""
-  check_choice('split', split, tuple(_EMNIST))
+  check_choice('split', split, tuple(EMNIST_SPLITS))
   prefixes = [f'emnist-{split}-{part}' for part in ('train', 'test')]
   arrays = _idx_splits(find(request, 'emnist', 'EMNIST/raw'), prefixes)
-  first, num_classes = _EMNIST[split]
+  first, num_classes = EMNIST_SPLITS[split]
   # Transposed in the files.
   arrays |= {'x': arrays['x'].swapaxes(1, 2), 'y': arrays['y'].astype(int) - first}
   return arrays | {'num_classes': num_classes}

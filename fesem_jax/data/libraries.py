@@ -1,12 +1,14 @@
-"""Data sets of scikit-learn and of the Hugging Face hub, and folders of images."""
+"""Data sets of scikit-learn, TensorFlow Datasets and the Hugging Face hub."""
 
 import importlib.metadata
 import pathlib
+import socket
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from fesem_jax.data.images import EMNIST_SPLITS
 from fesem_jax.data.reading import Arrays, Request, both_splits
 from fesem_jax.tasks import REGRESSION
 from fesem_jax.utils.errors import check
@@ -39,6 +41,35 @@ def diabetes(request: Request) -> Arrays:
   tables = [_table_of_sklearn(f'diabetes_{name}') for name in ('data_raw', 'target')]
   x, y = ((a - a.mean(axis=0)) / a.std(axis=0) for a in tables)
   return {'x': x, 'y': y, 'task': REGRESSION.name}
+
+
+def tfds(request: Request, name: str, label: str = 'label') -> Arrays:
+  """Images of TensorFlow Datasets, e.g. emnist/letters, from tfds/ or downloaded."""
+  import tensorflow_datasets
+
+  folder = request.data_dir / 'tfds'
+  where = str(folder) if folder.is_dir() else None
+  form = 'array_record'
+  with reading(f'tfds({name})'):
+    builder = tensorflow_datasets.builder(name, data_dir=where, file_format=form)
+    if not builder.is_prepared():
+      socket.getaddrinfo('storage.googleapis.com', 443)  # Fails at once if offline.
+      builder.download_and_prepare()
+  splits = []
+  for split in ('train', 'test'):
+    with reading(f'{builder.data_dir}, split {split},'):
+      source = builder.as_data_source(split=split)
+      x = np.empty((len(source), *builder.info.features['image'].shape), np.uint8)
+      y = np.empty(len(source), int)
+      for i, example in enumerate(source):
+        x[i], y[i] = example['image'], example[label]
+      splits.append({'x': x[..., 0] if x.shape[-1] == 1 else x, 'y': y})
+  arrays = both_splits(*splits)
+  arrays['num_classes'] = builder.info.features[label].num_classes
+  if builder.name == 'emnist':  # Transposed, and the labels of letters are 1 to 26.
+    first, arrays['num_classes'] = EMNIST_SPLITS[builder.builder_config.name]
+    arrays['x'], arrays['y'] = arrays['x'].swapaxes(1, 2), arrays['y'] - first
+  return arrays
 
 
 @checked

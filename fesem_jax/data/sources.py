@@ -24,7 +24,7 @@ SOURCES: dict[str, Callable[..., Any]] = {
     images.emnist, images.mnist_writers, images.cifar10, images.cifar100, leaf.femnist,
     leaf.celeba, text.shakespeare, tff.stackoverflow, synthetic.synthetic,
     synthetic.synthetic_linear, synthetic.synthetic_mixture, leaf.leaf, own_files.npz,
-    own_files.table, libraries.images, libraries.hub, text.text,
+    own_files.table, libraries.images, libraries.hub, libraries.tfds, text.text,
     own_files.pfllib, own_files.saved,
   )
 }  # fmt: skip

@@ -178,8 +178,8 @@ def _run_members(
   of_start = _measured(runner, states, inputs, done)
   for place, run in enumerate(runs):
     run.state = runner.state(states, place) if is_read or done else None
-    measure = functools.partial(of_start, place)
-    run.begin(run.state, _at(runner, clusters, place), seconds, measure)
+    measured = functools.partial(of_start, place)
+    run.begin(run.state, _at(runner, clusters, place), seconds, measured)
   stopped = None
   try:
     run_rounds(runner, runs, states, inputs, is_read)
@@ -190,8 +190,8 @@ def _run_members(
   for place, run in enumerate(runs):
     if run.reason is None and run.error is None:
       continue
-    now = time.perf_counter(), programs.compile_seconds()
-    began = tuple(x - share for x, share in zip(now, shares, strict=True))
+    began = time.perf_counter() - shares[0]
+    compiled = programs.compile_seconds() - shares[1]
     outcome: Outcome | None = None
     try:
       with run.opened:
@@ -201,7 +201,8 @@ def _run_members(
             measure = _measured(runner, states, inputs, run.done)
             run.measure_again(measure(place), run.state)
         if outcome is None:
-          outcome = finish(run, *began, lambda p=place: runner.state(first(), p))
+          start = lambda p=place: runner.state(first(), p)  # noqa: E731
+          outcome = finish(run, began, compiled, start)
     except (Diverged, UserError) as e:
       outcome = e
     end(run.spec, outcome)

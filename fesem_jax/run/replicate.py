@@ -175,14 +175,14 @@ class Replicate:
     history = self.out.records
     record, before = (history[-1], history[:-1]) if history else ({}, [])
     now = {'record': record, 'records': tuple(before), 'clusters': clusters}
-    event, before = self.event(state=state, **now), record.get('stopped')
+    event, end = self.event(state=state, **now), record.get('stopped')
     for callback in self.callbacks:
       self.opened.push(lambda kind, error, trace, c=callback: c.close(error))
     self.reason = call(self.callbacks, 'on_start', event, {})
     if self.done == self.spec.rounds:
       self.reason = FINISHED
-    elif before and before['rounds'] >= self.spec.rounds:  # More rounds continue it.
-      self.reason = before['reason']
+    elif end and end['rounds'] >= self.spec.rounds:  # More rounds continue it.
+      self.reason = end['reason']
     elif self.reason is None and records.settled(history, self.spec.patience):
       self.reason = 'patience'
     measured = [r for r in history if 'finetuned' in r]

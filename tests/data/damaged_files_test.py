@@ -143,6 +143,7 @@ DAMAGES = [
   ('pfllib(a)', nothing, nothing, 'a: '),
   ('images(pictures)', write_images, nothing, 'shapes .*side='),
   ('images(pictures, side=9)', write_images, cut('pictures/dog/*'), 'pictures'),
+  ('tfds(no_such)', nothing, nothing, r'tfds\(no_such\)'),
   ('minst', nothing, nothing, 'dataset: unknown .*mnist'),
   ('femnist(hue=1)', nothing, nothing, 'femnist.*hue'),
   ('femnist(background=red)', leaf, nothing, 'background: '),

@@ -1,5 +1,6 @@
 """Each published format loads to the arrays that were written."""
 
+import io
 import json
 
 import h5py
@@ -354,6 +355,67 @@ def test_some_users_of_stack_overflow_are_drawn(stackoverflow):
   }
   assert {len(set(names)) for names in drawn} == {2}
   assert 1 < len(drawn) < 5
+
+
+def prepare_tfds(folder, named, version, num_classes, splits, config=''):
+  """Writes a set as TensorFlow Datasets prepares it, in array_record."""
+  tfds = pytest.importorskip('tensorflow_datasets')
+  image, _ = splits['train'][0]
+  features = tfds.features.FeaturesDict({
+    'image': tfds.features.Image(shape=(*image.shape, 1)[:3]),
+    'label': tfds.features.ClassLabel(num_classes=num_classes),
+    'coarse_label': tfds.features.ClassLabel(num_classes=20),
+  })  # fmt: skip
+
+  class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    name = named
+    VERSION = tfds.core.Version(version)
+    BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=config)] if config else []
+
+    def _info(self):
+      return self.dataset_info_from_configs(features=features)
+
+    def _split_generators(self, dl_manager):
+      return {split: self._generate_examples(split) for split in splits}
+
+    def _generate_examples(self, split):
+      for i, (image, label) in enumerate(splits[split]):
+        png = io.BytesIO()
+        Image.fromarray(image).save(png, 'png')
+        yield (
+          i,
+          {'image': png.getvalue(), 'label': label, 'coarse_label': 19 - label % 20},
+        )
+
+  Builder(data_dir=folder, file_format='array_record').download_and_prepare()
+
+
+@pytest.mark.parametrize(('dataset', 'prepared', 'classes'), [
+  ('tfds(fashion_mnist)', ('fashion_mnist', '3.0.1', 10), 10),
+  ('tfds(cifar100, label=coarse_label)', ('cifar100', '3.0.2', 100), 20),
+  ('tfds(EMNIST/letters:3.1.0)', ('emnist', '3.1.0', 37), 26),
+])  # fmt: skip
+def test_tfds_is_read_offline_without_tensorflow(tmp_path, dataset, prepared, classes):
+  rng, letters = np.random.default_rng(0), 'letters' in dataset
+  shape = (32, 32, 3) if 'cifar' in dataset else (28, 28)
+  splits = {
+    split: [
+      (rng.integers(0, 256, shape).astype(np.uint8), i % 10 + letters)
+      for i in range(count)
+    ]
+    for split, count in (('train', 12), ('test', 6), ('extra', 3))
+  }
+  prepare_tfds(tmp_path / 'tfds', *prepared, splits, 'letters' * letters)
+  pool = sources.read(dataset, tmp_path)
+  assert pool.num_classes == classes
+  label_of = {
+    (x.T if letters else x).tobytes(): 19 - y if 'coarse' in dataset else y - letters
+    for split in ('train', 'test')
+    for x, y in splits[split]
+  }
+  assert len(label_of) == len(pool.y)  # They are in another order.
+  assert [label_of[x.tobytes()] for x in pool.x] == pool.y.tolist()
+  assert pool.test.sum() == 6
 
 
 def write_parquet(folder, name, columns, **features):
