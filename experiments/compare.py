@@ -49,6 +49,7 @@ class Compare:
     columns: Columns of the printed table; default: all but finetuned.
     redo: Methods, named as in the table, whose runs are deleted first.
     correct: Correction of p values for the number of methods.
+    caption: Caption of table.tex.
     sweep: Runs methods at each value of FLAG:VALUES or partition.FIELD:VALUES.
     reference: Method that others are compared with; default: the best one.
     tune_by: Models whose micro accuracy (regression: RMSE) --tune compares.
@@ -63,6 +64,7 @@ class Compare:
   columns: Annotated[Names, Kinds(tuple(tables.COLUMNS))] = ()
   redo: Names = ()
   correct: Annotated[str, OneOf(tuple(paired.CORRECTIONS))] = 'none'
+  caption: str = ''
   sweep: str = ''
   reference: str = ''
   tune_by: Annotated[str, OneOf(tuning.KINDS)] = 'deployed'
@@ -82,7 +84,7 @@ def main(argv: list[str]) -> None:
   tables.check_reference(f.reference, list(configs))
   build_callbacks(experiment_flags.machine())  # Raises before the first run.
   search = comparisons.parse_search(f.tune, configs, range(f.tune_seeds), f.tune_by)
-  names = 'reference', 'report', 'columns', 'correct'
+  names = 'reference', 'report', 'columns', 'correct', 'caption'
   shown = {name: getattr(f, name) for name in names}
   with locked(workdir) as alone:
     if alone:

@@ -30,6 +30,7 @@ class Comparison:
     correct: how p values are corrected, of `paired.CORRECTIONS`.
     tuned: settings that were tuned, which the table shows.
     choices: label of each method that was tuned -> its `Choice`.
+    caption: of the LaTeX table; '' says what the numbers are.
   """
 
   frames: Frames
@@ -41,6 +42,7 @@ class Comparison:
   correct: str = 'none'
   tuned: Sequence[str] = ()
   choices: Mapping[str, Choice] = dataclasses.field(default_factory=dict)
+  caption: str = ''
 
   @property
   def runs(self) -> 'DataFrame':
@@ -60,10 +62,11 @@ class Comparison:
   @property
   def table(self) -> Table:
     """Metrics over seeds, differences, clients that gain, costs and settings."""
-    return tables.comparison(
+    table = tables.comparison(
       self.frames, reference=self.reference, oracle=self.oracle, report=self.report,
       columns=self.columns, correct=self.correct, tuned=self.tuned,
     )  # fmt: skip
+    return dataclasses.replace(table, caption=self.caption)
 
   @property
   def differences(self) -> 'DataFrame':

@@ -31,12 +31,14 @@ class Table:
     numbers: what CSV has, rows as those of `cells`.
     bold: bool, which cells are the best.
     notes: at most two lines below it.
+    caption: of LaTeX; '' takes the first note.
   """
 
   cells: 'DataFrame'
   numbers: 'DataFrame'
   bold: 'DataFrame | None' = None
   notes: Sequence[str] = ()
+  caption: str = ''
 
   @classmethod
   def of_texts(
@@ -96,10 +98,13 @@ class Table:
     return '\n\n'.join(parts) + '\n'
 
   def to_latex(self) -> str:
-    """The table for booktabs, one part below the other; its notes are the caption."""
-    lines = [f'% {PREAMBLE}', r'\begin{table*}[t]', r'\centering\footnotesize']
-    lines += [rf'\caption{{{_latex(" ".join(self.notes))}}}', r'\label{tab:methods}']
-    for panel in self._panels():
+    """The first columns as a table of booktabs; `write` has the others too."""
+    return next(self._latex_tables())
+
+  def _latex_tables(self) -> Iterator[str]:
+    """LaTeX of some columns at a time; notes are comments."""
+    comments = [f'% {text}' for text in [PREAMBLE, *self.notes]]
+    for i, panel in enumerate(self._panels()):
       cells = self._marked(panel.map(_latex), r'\textbf{', '}')
       groups = [group for group, _ in panel]
       wide = r'\multicolumn{%d}{c}{%s}'
@@ -107,22 +112,33 @@ class Table:
       rows = [['', *heads], ['', *(_latex(head) for _, head in panel)]]
       rows += [[_latex(name), *row] for name, *row in cells.itertuples()]
       texts = [' & '.join(row) + r' \\' for row in rows]
+      caption = self.caption or next(iter(self.notes), '')
+      if i:
+        caption = ', '.join(filter(None, dict.fromkeys(groups)))
+      label = 'tab:methods' + f'_{i + 1}' * bool(i)
+      lines = [*comments, r'\begin{table*}[t]', rf'\caption{{{_latex(caption)}}}']
+      lines += [rf'\label{{{label}}}', r'\centering\footnotesize']
       lines += [rf'\begin{{tabular}}{{l{"r" * len(groups)}}}', r'\toprule', *texts[:2]]
-      lines += [r'\midrule', *texts[2:], r'\bottomrule', r'\end{tabular}', '']
-    return '\n'.join([*lines, r'\end{table*}']) + '\n'
+      lines += [r'\midrule', *texts[2:], r'\bottomrule', r'\end{tabular}']
+      yield '\n'.join([*lines, r'\end{table*}']) + '\n'
 
   def to_csv(self) -> str:
     """The numbers as CSV, with all digits."""
     return self.numbers.to_csv(lineterminator='\n')
 
   def write(self, folder: pathlib.Path, name: str = 'table') -> None:
-    """Writes NAME.md, .csv, .tex and .json into an existing folder."""
+    """Writes NAME.md, .csv, .tex and .json into an existing folder.
+
+    Columns beyond the first ones have LaTeX files of their own, NAME_2.tex and so on.
+    """
     numbers = self.numbers.reset_index().astype(object)
     rows = numbers.where(numbers.notna(), None).to_dict('records')
-    texts = {'md': self.to_markdown(), 'csv': self.to_csv(), 'tex': self.to_latex()}
+    texts = {'md': self.to_markdown(), 'csv': self.to_csv()}
     texts['json'] = json.dumps(rows, indent=1) + '\n'
     for suffix, text in texts.items():
       write_atomically(folder / f'{name}.{suffix}', text)
+    for i, text in enumerate(self._latex_tables()):
+      write_atomically(folder / f'{name}{f"_{i + 1}" * bool(i)}.tex', text)
 
 
 def spread(mean: float, std: float, form: str) -> str:
