@@ -137,8 +137,6 @@ def test_a_finished_run_is_read_from_a_read_only_disk(finished, workdir, monkeyp
   before = content(workdir)
   monkeypatch.setattr(os, 'open', read_only)
   assert go(workdir).summary == json.loads((finished / 'summary.json').read_text())
-  with pytest.raises((UserError, OSError), match='Read-only file system'):
-    go(workdir, rounds=4)
   (workdir / '.lock').unlink()
   assert go(workdir).summary['rounds'] == 3
   del before[workdir / '.lock']

@@ -86,7 +86,7 @@ EMPTY = helpers.federation([3, 0, 2]), helpers.federation([1, 1, 1])
     (dict(zip(('train', 'test'), EMPTY, strict=True)), 'train'),
     ({'callbacks': [lambda: None]}, 'callbacks'),
     ({'callbacks': [Misspelled()]}, 'callbacks'),
-    ({'callbacks': [Replacing()]}, 'Replacing.on_round'),
+    ({'callbacks': [Replacing()]}, 'Replacing'),
     ({'callbacks': [fj.callbacks.Drift([Phase(1, TRAIN, TEST)])]}, 'later_phases'),
     ({'callbacks': [fj.callbacks.Drift([Phase(3, TEST, TEST)])]}, 'later_phases'),
     ({'test': None}, 'test'),
