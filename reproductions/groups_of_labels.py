@@ -68,7 +68,8 @@ def cfla() -> dict[str, np.ndarray]:
   """
   x, y, split = _images('mnist')
   rng = np.random.default_rng(0)
-  rows, names, clusters, splits = [], [], [], []
+  rows, clusters, splits = [], [], []
+  names = list[np.ndarray]()
   for group, (low, high, count) in enumerate(((0, 4, 18), (4, 7, 17), (7, 9, 15))):
     fitting = np.flatnonzero((y >= low) & (y <= high) & (split == 0))
     for part in np.array_split(rng.permutation(fitting), count):
@@ -106,11 +107,11 @@ def disco(*, groups: str = 'rotation', alpha: float = 0.3) -> dict[str, np.ndarr
         images.append(np.rot90(x[row], turns, axes=(1, 2)))
         labels.append(renamed[y[row]])
         parts.append(np.full((number, 2), (client, part)))
-  client, part = np.concatenate(parts).T
+  clients, split_of_row = np.concatenate(parts).T
   return {
     'x': np.concatenate(images), 'y': np.concatenate(labels),
-    'client': client.astype(str), 'split': part.astype(np.int32),
-    'cluster': client // 10,
+    'client': clients.astype(str), 'split': split_of_row.astype(np.int32),
+    'cluster': clients // 10,
   }  # fmt: skip
 
 
@@ -133,8 +134,8 @@ def fed_proto(*, ways: int = 3, deviation: int = 2) -> dict[str, np.ndarray]:
         rows.append(fitting[begin : begin + count])
         names.append(np.full(len(rows[-1]), client))
   row = np.concatenate(rows)
-  client = np.concatenate(names).astype(str)
-  return {'x': x[row], 'y': y[row], 'client': client, 'split': split[row]}
+  clients = np.concatenate(names).astype(str)
+  return {'x': x[row], 'y': y[row], 'client': clients, 'split': split[row]}
 
 
 class _Cnn(nn.Module):
