@@ -140,9 +140,11 @@ def _extremes(clients: pd.DataFrame) -> tuple[Markup, Markup]:
 def _settings(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
   """Settings, versions and devices: those in which methods differ, those in common."""
   columns = [c for c in runs if c.startswith(_SETTINGS) and c != 'config.seed']
-  texts = runs[columns].map(text_of).rename(columns=lambda c: c.removeprefix('config.'))
+  settings = runs[columns].astype(object).where(runs[columns].notna(), '')
+  texts = settings.map(text_of).rename(columns=lambda c: c.removeprefix('config.'))
   by_method = texts.groupby(runs['method'], observed=True)
   values = by_method.agg(lambda each: ', '.join(dict.fromkeys(each))).T
+  values = values.rename_axis(index='setting', columns=None)
   common = (texts.nunique() == 1).reindex(values.index)
   same = values[common].iloc[:, :1].set_axis(['value'], axis=1)
   return values[~common].reset_index(), same.reset_index()
