@@ -176,9 +176,11 @@ class Replicate:
     record, before = (history[-1], history[:-1]) if history else ({}, [])
     now = {'record': record, 'records': tuple(before), 'clusters': clusters}
     event, end = self.event(state=state, **now), record.get('stopped')
+    reasons = []
     for callback in self.callbacks:
-      self.opened.push(lambda kind, error, trace, c=callback: c.close(error))
-    self.reason = call(self.callbacks, 'on_start', event, {})
+      self.opened.push(_closing(callback))
+      reasons.append(call([callback], 'on_start', event, {}))
+    self.reason = next(filter(None, reasons), None)
     if self.done == self.spec.rounds:
       self.reason = FINISHED
     elif end and end['rounds'] >= self.spec.rounds:  # More rounds continue it.
@@ -279,3 +281,12 @@ class Replicate:
     saved = self.checkpoints and self.checkpoints.latest_round()
     checkpoint = f' The checkpoint of round {saved} is kept.' if saved else ''
     raise Diverged(f'Round {self.done}: {what}; lower `learning_rate`.{checkpoint}')
+
+
+def _closing(callback: Callback) -> Callable[..., None]:
+  """The exit of a context that closes a callback with the error that ended it."""
+
+  def close(kind: Any, error: BaseException | None, trace: Any) -> None:
+    callback.close(error)
+
+  return close

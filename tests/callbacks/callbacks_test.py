@@ -52,6 +52,7 @@ class Watch(fj.Callback):
 
   def close(self, error):
     self.calls.append(('close', error))
+    return True  # Which hides no error.
 
 
 class Ending(fj.Callback):
@@ -165,6 +166,15 @@ def test_a_stop_between_evaluations_is_measured():
   # Called again, with the evaluation.
   assert watch.calls[1:3] == [('round', 1), ('evaluation', 1)]
   assert result.history[1]['mine'] == 1.0
+
+
+def test_an_error_at_the_start_closes_what_has_started():
+  first, later = Watch(), Watch()
+  ending = Ending('on_start', 0, ZeroDivisionError('mine'))
+  with pytest.raises(ZeroDivisionError, match='mine') as caught:
+    simulated_linear(**OPTIONS, callbacks=[first, ending, later])
+  assert first.calls == [('start', 0), ('close', caught.value)]
+  assert not later.calls
 
 
 def test_an_error_leaves_a_run_that_goes_on_bit_identically(whole, tmp_path):
