@@ -66,7 +66,7 @@ def run_entries(
     seeds: of the reported runs.
     search: seeds and metric of tuning.
     folder: of the comparison, METHOD/seedN. All runs in it are in the table, which is
-      written after the last method, and after others once 30 s have passed.
+      written at the end, also if it is interrupted, and after methods every 30 s.
     runs_at_once: see `simulate_many`; 0 lets tuning and reported runs share programs.
     progress: whether live progress is shown.
     say: prints a line for each run; without it, each rule warns once.
@@ -79,48 +79,66 @@ def run_entries(
   refused, choices = dict[str, UserError](), dict[str, Choice]()
   shown |= {'refused': refused, 'choices': choices}
   shown |= {'tuned': tuple(search.grid) if search else ()}
-  recorded, result = list[Recorded](), Comparison(joined([], list(entries)), **shown)
+  recorded = list[Recorded]()
+
+  def compared() -> Comparison:
+    folders = {run.folder for run in recorded} - {''}
+    others = [run for run in earlier if run.folder not in folders]
+    result = Comparison(joined([*recorded, *others], list(entries)), **shown)
+    if folder and recorded:
+      result.table.write(folder)
+    if folder and choices:
+      tuned = files.read_object(folder / 'tune.json') or {}
+      tuned |= {label: choice.entry() for label, choice in choices.items()}
+      write_atomically(folder / 'tune.json', json.dumps(tuned, indent=1) + '\n')
+    return result
+
   total = len(entries) * len(seeds)
   total += sum(len(e.points) * len(search.seeds) for e in entries.values() if search)
   counter, written = _Counter(total, say), time.monotonic()
-  with progress_lines.shown(progress), rules.silenced():
-    for label, entry in entries.items():
-      outcomes = list[Outcome]()
-      try:
-        like = _shared_splits(entry, seeds, search) if not runs_at_once else []
-        at_once = len(seeds) if like else runs_at_once
-        values: Values = {}
-        if search and entry.points:
-          choices[label] = _tuned(label, entry, search, counter, at_once, like)
-          values = choices[label].values
-        runs = [(values, seed) for seed in seeds]
-        outcomes = _carried_out(False, label, entry, runs, counter, at_once, like)
-        for run in outcomes:
-          if isinstance(run, UserError):
-            raise run
-      except UserError as e:
-        if str(e) not in map(str, refused.values()):  # Once, if it is of all methods.
-          logging.warning('%s: cannot run: %s', label, e)
-        refused[label] = e
-      recorded += [run for run in outcomes if isinstance(run, Recorded)]
-      is_last = label == list(entries)[-1]
-      if not is_last and time.monotonic() - written < _SECONDS_BETWEEN_TABLES:
-        continue
-      written = time.monotonic()
-      folders = {run.folder for run in recorded} - {''}
-      others = [run for run in earlier if run.folder not in folders]
-      if recorded or others:
-        frames = joined([*recorded, *others], list(entries))
-        result = Comparison(frames, **shown)
-      if folder and recorded:
-        result.table.write(folder)
-      if folder and choices:
-        tuned = files.read_object(folder / 'tune.json') or {}
-        tuned |= {label: choice.entry() for label, choice in choices.items()}
-        write_atomically(folder / 'tune.json', json.dumps(tuned, indent=1) + '\n')
+  try:
+    with progress_lines.shown(progress), rules.silenced():
+      for label, entry in entries.items():
+        outcomes = _outcomes(
+          label, entry, seeds, search, counter, runs_at_once, choices
+        )
+        error = next((run for run in outcomes if isinstance(run, UserError)), None)
+        if error is not None:
+          if str(error) not in map(str, refused.values()):  # Once, if it is of all.
+            logging.warning('%s: cannot run: %s', label, error)
+          refused[label] = error
+        recorded += [run for run in outcomes if isinstance(run, Recorded)]
+        if time.monotonic() - written > _SECONDS_BETWEEN_TABLES:
+          compared()
+          written = time.monotonic()
+  finally:
+    result = compared()
   if entries and len(refused) == len(entries):
     raise next(iter(refused.values()))
   return result
+
+
+def _outcomes(
+  label: str,
+  entry: Entry,
+  seeds: Sequence[int],
+  search: Search | None,
+  counter: '_Counter',
+  runs_at_once: int,
+  choices: dict[str, Choice],
+) -> list[Outcome]:
+  """The outcomes of a method's reported runs; tuning adds to `choices` before."""
+  try:
+    like = _shared_splits(entry, seeds, search) if not runs_at_once else []
+    at_once = len(seeds) if like else runs_at_once
+    values: Values = {}
+    if search and entry.points:
+      choices[label] = _tuned(label, entry, search, counter, at_once, like)
+      values = choices[label].values
+    runs = [(values, seed) for seed in seeds]
+    return _carried_out(False, label, entry, runs, counter, at_once, like)
+  except UserError as e:
+    return [e]
 
 
 def _shared_splits(
