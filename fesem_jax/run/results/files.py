@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from absl import logging
 
 from fesem_jax.run.results import client_table, saved_models
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples, fetched
@@ -153,10 +154,10 @@ def _write_models(folder: pathlib.Path, result: Any, save_models: bool | None) -
   rounds, places = result.summary['rounds'], result.places
   if processes.from_first(lambda: saved_models.are_current(folder, rounds)):
     return
-  if save_models is False:
-    return
   used = result.deploy()
   if saved_models.are_wanted(used, len(places), save_models):
     about = result.clients['client'].to_numpy(str), Examples.of(result.arranged)
     models = DeployedModels.of(fetched(used, places), *about)
     processes.from_first(lambda: saved_models.write(folder, models, rounds))
+  elif save_models is None:
+    logging.warning('models.npz: too large, not saved; run with save_models=True')

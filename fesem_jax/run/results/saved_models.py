@@ -6,7 +6,6 @@ import math
 import pathlib
 
 import numpy as np
-from absl import logging
 
 from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import ClientModels
@@ -25,18 +24,14 @@ BEST = 'models_best.npz'  # Of the round that is best on validation examples.
 def are_wanted(
   models: ClientModels, num_clients: int, save_models: bool | None
 ) -> bool:
-  """True if the models of M clients are to be saved; warns of large ones."""
+  """True if the models of M clients are to be saved; None saves up to `MAX_BYTES`."""
   if offloading.is_offloaded(models.personal):
     personal = models.personal.form.size
   else:
     personal = sum(math.prod(x.shape[1:]) for x in by_layer(models.personal).values())
   shared = sum(x.size for x in by_layer(models.shared).values())
-  size = 4 * (shared + personal * num_clients)
-  if save_models is not None or size <= MAX_BYTES:
-    return save_models is not False
-  text = 'models.npz: %.1f GiB, not saved; run again with save_models=True'
-  logging.warning(text, size / 2**30)
-  return False
+  is_small = 4 * (shared + personal * num_clients) <= MAX_BYTES
+  return is_small if save_models is None else save_models
 
 
 def write(
