@@ -245,9 +245,7 @@ def build_callbacks(
 
 
 def build_schedule(text: str, rounds: int) -> Callable[[Any], Any] | None:
-  """The factor of --learning_rate by round, from 0: (1 + cos(pi r / ROUNDS)) / 2,
-  RATE^r, or FACTOR^(r // EVERY). None is constant.
-  """
+  """The factor of --learning_rate by round, from 0; None is constant."""
   name, *texts = text.split(':')
   if text == 'constant':
     return None

@@ -48,9 +48,7 @@ def _as_flag(message: str) -> str:
 def main_with_clear_errors(
   main: Callable[[list[str]], int | None],
 ) -> Callable[..., int | None]:
-  """Turns a user's mistake into one sentence and exit code 1; one of several processes
-  ends without waiting for the others.
-  """
+  """Turns a user's mistake into one sentence and exit code 1, without waiting."""
 
   def wrapped(argv: list[str]) -> int | None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # Names may hold any characters.

@@ -53,7 +53,6 @@ def fed_few(
   losses are not finite, and a model whose training fails on it, do not count.
 
   Args:
-    local: how clients train each model.
     num_clusters: K.
     few_mu: mu; near 0, only the worst client counts, and only its best model.
   """

@@ -25,12 +25,11 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sums import mean_of, or_one
 from fesem_jax.core.types import Params
 from fesem_jax.server import gaussian_rewards
+from fesem_jax.server.gaussian_rewards import MAX_CLUSTERS
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.one_client import for_each_batch
 from fesem_jax.utils import processes
 from fesem_jax.utils.ranges import Count, Positive
-
-MAX_CLUSTERS = gaussian_rewards.MAX_CLUSTERS
 
 
 class FedGwcState(NamedTuple):
@@ -67,7 +66,6 @@ def fed_gwc(
   parts has the least Davies-Bouldin index. There are at most 16 clusters.
 
   Args:
-    local: how clients train.
     min_size: least mean size of the parts of a cluster.
     gwc_eps: eps.
     gwc_gamma: gamma.

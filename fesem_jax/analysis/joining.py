@@ -181,10 +181,7 @@ def joining_keys(seed: int) -> jax.Array:
 
 
 def used_centers(run: Run, model: Model) -> tuple[np.ndarray, Params]:
-  """[K] clusters that have clients, and the part [K, ...] of their centers that trains.
-
-  Raises `UserError` if there are no centers, or these are no whole models.
-  """
+  """[K] clusters that have clients; the part [K, ...] of their centers that trains."""
   deployed = run.deployed
   is_whole = deployed.choice is not None and deployed.mixture is None
   check(is_whole and not deployed.personal, f'{run.workdir}: has no centers to join')
@@ -197,13 +194,10 @@ def used_centers(run: Run, model: Model) -> tuple[np.ndarray, Params]:
 def by_rules(
   local: LocalTraining, centers: Params, data: FederatedData, key: jax.Array
 ) -> dict[str, jax.Array]:
-  """[M] int32 center that each client joins, by each rule; ties go to the smallest.
-
-  All clients train alike, without a penalty, from the mean of the centers [K, ...].
-  Each center counts alike in it: the mean by clients is near the center of the largest
-  cluster, which all who train briefly would join. `data` are on the devices, and `key`
-  decides the order of examples.
-  """
+  """[M] int32 center that each client joins, by each rule; ties go to the smallest."""
+  # All train alike, without a penalty, from the mean of the centers, each of which
+  # counts alike: the mean by clients is near the center of the largest cluster, which
+  # all who train briefly would join.
   local = local._replace(dropout_rate=0.0)
   cohort = everyone(data)
   count = jax.tree.leaves(centers)[0].shape[0]

@@ -190,11 +190,7 @@ def costs(runs: 'DataFrame') -> 'DataFrame':
 
 
 def client_changes(clients: 'DataFrame', base: str, column: str) -> 'DataFrame':
-  """Clients that gain, are equal and lose against the method `base`.
-
-  `column` is their metric, such as 'deployed_accuracy'. Returns for each other method
-  the mean and deviation over seeds, ('gain', 'mean'), ..., of honest clients.
-  """
+  """Mean and deviation over seeds of honest clients that gain, are equal and lose."""
   import pandas
 
   honest = counted(clients) if len(clients) else clients

@@ -90,10 +90,7 @@ class Checkpoints:
 
 
 def _once(x: Any) -> Any:
-  """An array as one device holds it, where each device holds all of it.
-
-  Orbax would have each device write a part of it, cut by a program for every shape.
-  """
+  # Each device would write a part of it, which a program cuts for every shape.
   if processes.count() > 1 or not isinstance(x, jax.Array):
     return x
   return x.addressable_data(0) if x.is_fully_replicated else x

@@ -19,7 +19,6 @@ from fesem_jax.evaluation import evaluate
 from fesem_jax.models.model_checks import trace_local
 from fesem_jax.run import programs
 from fesem_jax.run.callbacks.best_round import BestRound
-from fesem_jax.run.callbacks.calls import check_callbacks
 from fesem_jax.run.results.records import Record
 from fesem_jax.run.runner import Runner
 from fesem_jax.run.spec import Spec
@@ -33,7 +32,6 @@ def check_run(spec: Spec) -> None:
   algorithm, train = spec.algorithm, spec.train
   right = isinstance(algorithm, Algorithm)
   check(right, f'algorithm: must be an Algorithm; got {type(algorithm).__name__}')
-  check_callbacks(spec.callbacks)
   check_arguments(spec)
   local = algorithm.local
   ranges.check_arguments(LocalTraining, local._asdict())

@@ -24,9 +24,9 @@ def rewards(losses: jax.Array, weights: jax.Array, part: jax.Array) -> jax.Array
     return jnp.einsum('sk,kt->st', part, means)
 
   squares = (losses - mean(losses)) ** 2
-  each = jnp.exp(-squares / (2 * (mean(squares) + _LEAST_VARIANCE)))
+  values = jnp.exp(-squares / (2 * (mean(squares) + _LEAST_VARIANCE)))
   visited = weights > 0
-  return jnp.where(visited, each, 0.0).sum(axis=1) / or_one(visited.sum(axis=1))
+  return jnp.where(visited, values, 0.0).sum(axis=1) / or_one(visited.sum(axis=1))
 
 
 def updated(
@@ -76,9 +76,9 @@ def affinities(interactions: np.ndarray, gamma: float) -> np.ndarray:
   """[n, n] float64 similarities of the rows of P [n, n], each pair without its own."""
   rows = np.asarray(interactions, np.float64)
   rows = (rows - rows.min()) / max(np.ptp(rows), 1e-8)
-  squares, own = (rows**2).sum(axis=1), rows.diagonal()
+  squares, diagonal = (rows**2).sum(axis=1), rows.diagonal()
   distances = squares[:, None] + squares[None] - 2 * rows @ rows.T
-  distances -= (own[:, None] - rows.T) ** 2 + (rows - own[None]) ** 2
+  distances -= (diagonal[:, None] - rows.T) ** 2 + (rows - diagonal[None]) ** 2
   return np.exp(-gamma * np.maximum(distances, 0))
 
 

@@ -53,10 +53,7 @@ def _add(a: Errors, b: Errors) -> Errors:
 def _figures(
   count: np.ndarray, squared: np.ndarray, mean: np.ndarray, scatter: np.ndarray
 ) -> dict[str, np.ndarray]:
-  """RMSE of all targets, R2 and mean squared error from sums [..., D].
-
-  R2 is scikit-learn's `r2_score`; of equal targets it is 1 without errors, else 0.
-  """
+  """RMSE of all targets, R2 (`r2_score`) and mean squared error from sums [..., D]."""
   # Equal targets scatter by what float32 rounds off their mean.
   rounding = count[..., None] * np.square(4 * np.finfo(np.float32).eps * mean)
   scatter = np.where(scatter > rounding, scatter, 0.0)

@@ -1,4 +1,4 @@
-"""What methods with several centers share, by hand."""
+"""Methods with several centers, by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -80,11 +80,11 @@ def test_a_round_counts_clients_and_not_padding():
 def test_a_report_is_corrected_where_the_host_moves_clients():
   before, after = np.array([0, 0, 1, 1, 0]), np.array([0, 1, 1, 2, 0])
   reported = Clusters(before, np.array([2, 2, 0, 0]), 0, 5.0)  # One is padding.
-  found = reassigned(reported, before, after)
-  assert found.assignment is after
-  assert found.sizes.tolist() == [1, 2, 1, 0]
-  assert found.moved == 2
-  assert found.objective == 5.0
+  result = reassigned(reported, before, after)
+  assert result.assignment is after
+  assert result.sizes.tolist() == [1, 2, 1, 0]
+  assert result.moved == 2
+  assert result.objective == 5.0
 
 
 # FeSEM's E-step and M-step on a chunk of clients, by hand.
@@ -125,11 +125,11 @@ def test_clients_that_count_go_to_the_nearest_center_unless_all_are_held(
 ):
   compare = comparison.build(cluster_on, LOCAL.model)
   keep = None if hold is None else jnp.bool_(hold)
-  known = compare.prepare(compare.part(CENTERS))
-  found = assign(compare, CHUNK, STARTS, known, keep)
-  assert found.cluster.tolist() == clusters
-  np.testing.assert_allclose(found.distance[:2], distances)
-  np.testing.assert_array_equal(found.models['first']['w'], CHUNK.params['first']['w'])
+  inputs = compare.prepare(compare.part(CENTERS))
+  result = assign(compare, CHUNK, STARTS, inputs, keep)
+  assert result.cluster.tolist() == clusters
+  np.testing.assert_allclose(result.distance[:2], distances)
+  np.testing.assert_array_equal(result.models['first']['w'], CHUNK.params['first']['w'])
 
 
 def test_a_server_optimizer_moves_centers_of_one_client_and_none_without():
@@ -143,9 +143,9 @@ def test_a_server_optimizer_moves_centers_of_one_client_and_none_without():
   counted = trained._replace(finite=jnp.array([True, False, False]))
   total = em.Sums.zeros(centers).add(counted, cluster, jnp.zeros(3), 'uniform', centers)
   optimizer = optax.sgd(0.5, momentum=0.5)
-  found, after = server_optimizers.step(optimizer, server, centers, total.clients)
+  result, after = server_optimizers.step(optimizer, server, centers, total.clients)
   # Delta is 6: 0 - 0.5 (0.5 * 8 - 6).
-  np.testing.assert_allclose(found['w'], [1.0, 10.0])
+  np.testing.assert_allclose(result['w'], [1.0, 10.0])
   np.testing.assert_allclose(after[0].trace['w'], [-2.0, 8.0])
 
 
@@ -177,10 +177,10 @@ def settled(monkeypatch, losses, fails=((), (), ()), tolerance=0.1):
 
   monkeypatch.setattr(first_clusters, 'train_cohort', train_again)
   start = ClientModels({'number': jnp.zeros((1, 1))})
-  found = first_clusters._until_settled(
+  result = first_clusters._until_settled(
     LOCAL, trained(0), start, DATA, helpers.everyone(DATA), jax.random.key(0), tolerance
   )
-  return int(found.params['number'][0, 0]) + 1, found
+  return int(result.params['number'][0, 0]) + 1, result
 
 
 @pytest.mark.parametrize(
@@ -205,5 +205,5 @@ def test_training_is_repeated_ten_times_at_most(monkeypatch):
 
 def test_a_client_that_fails_once_does_not_count(monkeypatch):
   # Client 1 in the first training alone, client 2 in the last one.
-  _, found = settled(monkeypatch, [3.0, 2.0, 1.0, 1.0], [(), (0,), (3,)])
-  assert found.finite.tolist() == [True, False, False]
+  _, result = settled(monkeypatch, [3.0, 2.0, 1.0, 1.0], [(), (0,), (3,)])
+  assert result.finite.tolist() == [True, False, False]

@@ -1,4 +1,4 @@
-"""What methods with a center for each cluster have of their own."""
+"""Methods with a center for each cluster."""
 
 import dataclasses
 
@@ -69,10 +69,10 @@ def test_late_clients_choose_by_one_example_and_without_any_the_first_model():
 def test_only_gradients_that_arrive_and_are_finite_enter_the_means():
   means = {'w': jnp.full((5, 2, 3), 4.0)}
   counts = jnp.array([[1, 1], [1, 0], [3, 3], [1, 1], [1, 1]])
-  found = jnp.array([[0.0] * 3, [8.0] * 3, [8.0] * 3, [8.0] * 3, [3e38] * 3])
+  result = jnp.array([[0.0] * 3, [8.0] * 3, [8.0] * 3, [8.0] * 3, [3e38] * 3])
   arrived = jnp.array([True, True, True, False, True])
   add = jax.jit(add_to_means)
-  new, seen = add(means, counts, {'w': found}, arrived, jnp.int32(1))
+  new, seen = add(means, counts, {'w': result}, arrived, jnp.int32(1))
   np.testing.assert_array_equal(seen, [[1, 1], [1, 1], [3, 4], [1, 1], [1, 1]])
   np.testing.assert_array_equal(new['w'][:, 0], means['w'][:, 0])
   np.testing.assert_array_equal(new['w'][:, 1, 0], [4.0, 8.0, 5.0, 4.0, 4.0])
@@ -82,15 +82,15 @@ def test_clusters_are_numbered_by_the_smallest_id_of_their_clients():
   cluster, ids = jnp.array([2, 0, 2, 3, 0]), jnp.array([7, 3, 1, 0, 9])
   exists = jnp.array([True, True, True, False, True])
   numbered = jax.jit(numbered_by_clients, static_argnums=3)
-  found = numbered(cluster, exists, ids, 4)
-  np.testing.assert_array_equal(np.asarray(found)[exists], [0, 1, 0, 1])
+  result = numbered(cluster, exists, ids, 4)
+  np.testing.assert_array_equal(np.asarray(result)[exists], [0, 1, 0, 1])
 
 
 def test_a_first_client_whose_gradient_is_not_finite_takes_no_others_with_it():
   means, counts = {'w': jnp.zeros((2, 1, 2))}, jnp.zeros((2, 1), jnp.int32)
-  found = {'w': jnp.array([[jnp.inf, 1.0], [8.0, 8.0]])}
+  result = {'w': jnp.array([[jnp.inf, 1.0], [8.0, 8.0]])}
   add = jax.jit(add_to_means)
-  new, seen = add(means, counts, found, jnp.ones(2, bool), jnp.int32(0))
+  new, seen = add(means, counts, result, jnp.ones(2, bool), jnp.int32(0))
   np.testing.assert_array_equal(seen, [[0], [1]])
   np.testing.assert_array_equal(new['w'][:, 0], [[0.0, 0.0], [8.0, 8.0]])
 
@@ -131,14 +131,14 @@ def test_who_has_no_losses_takes_no_part_in_the_begin_of_a_time_step():
 
 
 def test_no_client_drops_out_before_the_first_round():
-  data, found = helpers.federation([3, 2, 4, 2]), []
+  data, result = helpers.federation([3, 2, 4, 2]), []
   for rate in (0.0, 0.99):
     local = helpers.local(hidden=())._replace(dropout_rate=rate)
     algorithm = algorithms.build(
       'hypo_cluster', local, num_clusters=2, init_restarts=1, init_rounds=1
     )
-    found.append(matrix(initial(algorithm, data).centers))
-  np.testing.assert_array_equal(*found)
+    result.append(matrix(initial(algorithm, data).centers))
+  np.testing.assert_array_equal(*result)
 
 
 # The oracle.
@@ -190,8 +190,8 @@ def test_the_centers_of_least_loss_are_taken(losses, best, side_by_side):
 
   count = len(losses)
   at_once = count if side_by_side else 1
-  found = random_centers._best_of(attempt, jnp.arange(count), at_once)
-  assert found['w'].tolist() == centers['w'][best].tolist()
+  result = random_centers._best_of(attempt, jnp.arange(count), at_once)
+  assert result['w'].tolist() == centers['w'][best].tolist()
 
 
 # Robust.

@@ -20,8 +20,8 @@ def test_best_parts_are_those_of_blocks(parts):
   truth = np.arange(24) % parts
   noise = np.random.default_rng(0).uniform(0, 0.05, (24, 24))
   similarity = np.where(truth[:, None] == truth, 0.9, 0.2) + noise + noise.T
-  found = gaussian_rewards.best_parts(similarity, 4)
-  assert adjusted_rand_score(truth, found) == 1.0
+  result = gaussian_rewards.best_parts(similarity, 4)
+  assert adjusted_rand_score(truth, result) == 1.0
 
 
 def test_clients_with_random_labels_are_a_cluster():

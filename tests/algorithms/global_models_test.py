@@ -1,4 +1,4 @@
-"""What methods of one global model have of their own, beside reference_test."""
+"""Methods of one global model, beside reference_test."""
 
 import chex
 import jax
@@ -203,21 +203,21 @@ def test_stragglers_are_those_of_fed_prox():
 def test_where_all_straggle_each_draws_its_epochs_and_where_none_does_all_are_done():
   data, local, key = federation(), helpers.local(epochs=4), jax.random.key(7)
   everyone = helpers.everyone(data)
-  found = stragglers.epochs(local, data, everyone, key, 1.0)
-  assert found.tolist() == [draws.epochs_of(key, data, i, 1.0, 4) for i in range(6)]
+  result = stragglers.epochs(local, data, everyone, key, 1.0)
+  assert result.tolist() == [draws.epochs_of(key, data, i, 1.0, 4) for i in range(6)]
   assert stragglers.epochs(local, data, everyone, key, 0.0) is None
 
 
 def test_lengths_of_steps_are_those_of_the_paper():
   local = helpers.local(optimizer=optax.sgd(RATE, 0.6))
-  wanted = [RATE * length_of_steps(steps, 0.6) for steps in range(6)]
-  assert_close(step_lengths.lengths(local, 5), wanted, rtol=1e-6)
+  expected = [RATE * length_of_steps(steps, 0.6) for steps in range(6)]
+  assert_close(step_lengths.lengths(local, 5), expected, rtol=1e-6)
   local = helpers.local()._replace(local_lr_schedule=lambda step: 1.0 / (step + 1))
-  wanted = RATE * np.array([0, 1, 1 + 1 / 2, 1 + 1 / 2 + 1 / 3])
-  assert_close(step_lengths.lengths(local, 3), wanted, rtol=1e-6)
+  expected = RATE * np.array([0, 1, 1 + 1 / 2, 1 + 1 / 2 + 1 / 3])
+  assert_close(step_lengths.lengths(local, 3), expected, rtol=1e-6)
   nesterov = helpers.local(optimizer=optax.sgd(RATE, 0.5, nesterov=True))
-  wanted = RATE * np.array([0, 1.5, 1.5 + 1.75])  # g + rho v, v = g, then 1.5 g.
-  assert_close(step_lengths.lengths(nesterov, 2), wanted, rtol=1e-6)
+  expected = RATE * np.array([0, 1.5, 1.5 + 1.75])  # g + rho v, v = g, then 1.5 g.
+  assert_close(step_lengths.lengths(nesterov, 2), expected, rtol=1e-6)
 
 
 def biases_only(params):

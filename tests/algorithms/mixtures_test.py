@@ -1,4 +1,4 @@
-"""What methods with several centers for each client have of their own."""
+"""Methods with several centers for each client."""
 
 import functools
 
@@ -32,8 +32,8 @@ def test_mixtures_are_means_over_examples_that_exist():
   )
   shares = np.full((3, 2, 2), np.nan, np.float32)
   shares[0, :, 0], shares[1] = [0.25, 0.75], [[0.5, 0.25], [0.5, 0.75]]
-  found = learners.mixture_of(shares, data, helpers.everyone(data))
-  np.testing.assert_allclose(found, [[0.25, 0.75], [0.375, 0.625], [0, 0]])
+  result = learners.mixture_of(shares, data, helpers.everyone(data))
+  np.testing.assert_allclose(result, [[0.25, 0.75], [0.375, 0.625], [0, 0]])
 
 
 def test_a_client_reports_on_all_of_its_models_together():
@@ -88,8 +88,8 @@ def test_the_greatest_weights_are_the_planted_groups(seed):
   groups = np.arange(20) % 2
   data = helpers.federation([60] * 20, seed=seed, groups=groups)
   state, infos = run(built(), data, rounds=30, seed=seed)
-  found = built().deployed(state, data).clusters()
-  assert adjusted_rand_score(groups, found) == 1.0
+  result = built().deployed(state, data).clusters()
+  assert adjusted_rand_score(groups, result) == 1.0
   assert {int(info.trained) for info in infos} == {20}
 
 

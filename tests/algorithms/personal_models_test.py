@@ -1,4 +1,4 @@
-"""What methods with personal models have of their own."""
+"""Methods with personal models."""
 
 import dataclasses
 

@@ -36,7 +36,7 @@ def paired(algorithm, data, groups):
 
 @pytest.mark.nightly
 def test_wrong_clusters_recover_where_fesem_alone_stays():
-  groups, found = np.arange(16) % 4, {}
+  groups, result = np.arange(16) % 4, {}
   data = helpers.federation([60] * 16, groups=groups)
   local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
   options = {'num_clusters': 4, 'init_epochs': 3}
@@ -46,9 +46,9 @@ def test_wrong_clusters_recover_where_fesem_alone_stays():
     for number in range(1, 9):
       key = jax.random.key(number)
       state, _ = step(jax.device_get(state), data, helpers.everyone(data), key)
-    found[every] = adjusted_rand_score(groups, inner(state).assignment)
-  assert found[0] < 0.7
-  assert found[3] == 1.0
+    result[every] = adjusted_rand_score(groups, inner(state).assignment)
+  assert result[0] < 0.7
+  assert result[3] == 1.0
   # Corrected in round 3 and found right in round 6: the next check is in round 12.
   assert (int(state.checks.due), int(state.checks.wait)) == (12, 6)
   chex.assert_tree_all_finite(state)
@@ -133,11 +133,11 @@ def test_each_client_that_moves_must_lower_eq_6_by_a_tenth_of_its_part(
 ):
   # Two of three points are a cluster: at 0 and 2, Eq. 6 is 2/3; at 2 and 4 + x, it is
   # 2 (1 + x/2)^2 / 3. One of three clients moves.
-  found = check([0.0, 2.0, 4.0 + more], [0, 1, 1], [0, 0, 1])
-  assert bool(found.changed) == changed
-  assert found.assignment.tolist() == ([0, 0, 1] if changed else [0, 1, 1])
+  result = check([0.0, 2.0, 4.0 + more], [0, 1, 1], [0, 0, 1])
+  assert bool(result.changed) == changed
+  assert result.assignment.tolist() == ([0, 0, 1] if changed else [0, 1, 1])
   want = 2 / 3 if changed else 2 * (1 + more / 2) ** 2 / 3
-  np.testing.assert_allclose(found.objective, want, rtol=1e-5)
+  np.testing.assert_allclose(result.objective, want, rtol=1e-5)
 
 
 def left(share):
@@ -168,5 +168,5 @@ ONE, TWO = [0] * 5, [0, 0, 0, 1, 1]
 def test_a_part_of_the_clients_uses_more_clusters_only_where_variance_halves(
   share, own, sizes, changed, check
 ):
-  found = check(left(share), own, TWO, sizes)
-  assert bool(found.changed) == changed
+  result = check(left(share), own, TWO, sizes)
+  assert bool(result.changed) == changed

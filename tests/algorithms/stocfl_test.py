@@ -91,8 +91,8 @@ def test_a_chain_of_similar_clusters_is_one_component():
   order = np.array([4, 0, 5, 2, 1, 3])
   linked = np.zeros((8, 8), bool)
   linked[order[:-1], order[1:]] = linked[order[1:], order[:-1]] = True
-  found = components(jnp.asarray(linked))
-  assert found.tolist() == [0] * 6 + [6, 7]
+  result = components(jnp.asarray(linked))
+  assert result.tolist() == [0] * 6 + [6, 7]
 
 
 # Clusters of clients by what describes them at one fixed model, by hand.
@@ -123,20 +123,20 @@ def test_clients_without_a_direction_join_another_time():
     jnp.zeros(3, jnp.int32), jnp.int32(0),
   )  # fmt: skip
   data, cohort = helpers.federation([4] * 4), Cohort(np.array([2, 0, 3]), False)
-  found, fresh = with_new_clients(rule, none, data, cohort, jnp.ones(3, bool), KEY)
-  assert found.joined.tolist() == [False, False, True, False]
-  assert found.assignment.tolist() == [3, 3, 0, 3]
-  assert found.gradients['w'].tolist() == [[0, 0], [0, 0], [1, 0], [0, 0]]
-  assert found.sizes.tolist() == [1, 0, 0]
-  assert int(found.number) == 1
+  result, fresh = with_new_clients(rule, none, data, cohort, jnp.ones(3, bool), KEY)
+  assert result.joined.tolist() == [False, False, True, False]
+  assert result.assignment.tolist() == [3, 3, 0, 3]
+  assert result.gradients['w'].tolist() == [[0, 0], [0, 0], [1, 0], [0, 0]]
+  assert result.sizes.tolist() == [1, 0, 0]
+  assert int(result.number) == 1
   assert fresh.tolist() == [True, False, False]
   # Later a second client of nearly the same direction.
   later = rule._replace(described=[[9.0, 0.0], [2.0, 1.0], [0.0, 0.0]])
-  found, fresh = with_new_clients(
-    later, found, data, cohort, jnp.array([False, True, True]), KEY
+  result, fresh = with_new_clients(
+    later, result, data, cohort, jnp.array([False, True, True]), KEY
   )
-  assert found.joined.tolist() == [True, False, True, False]
-  assert found.assignment.tolist() == [0, 3, 0, 3]
-  assert found.gradients['w'].tolist() == [[2, 1], [0, 0], [1, 0], [0, 0]]
-  assert found.sizes.tolist() == [2, 0, 0]
+  assert result.joined.tolist() == [True, False, True, False]
+  assert result.assignment.tolist() == [0, 3, 0, 3]
+  assert result.gradients['w'].tolist() == [[2, 1], [0, 0], [1, 0], [0, 0]]
+  assert result.sizes.tolist() == [2, 0, 0]
   assert fresh.tolist() == [False, False, False]

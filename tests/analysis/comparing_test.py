@@ -65,18 +65,18 @@ def test_methods_are_compared_seed_by_seed(runs, tmp_path):
   scores = {one: [0.5, 0.6, 0.8], two: [0.7, 0.9, 0.9], three: [0.1, None, 0.2]}
   specs = runs(lambda algorithm, seed: scores[algorithm][seed])
   methods = {'one': one, 'two': lambda: two, 'three': three}
-  found = fj.compare(
+  result = fj.compare(
     methods, data, rounds=2, seeds=range(3), workdir=tmp_path, eval_every=4
   )
-  assert found.runs['status'].tolist() == ['finished'] * 7 + ['diverged', 'finished']
-  row = found.table.numbers.loc['one']
+  assert result.runs['status'].tolist() == ['finished'] * 7 + ['diverged', 'finished']
+  row = result.table.numbers.loc['one']
   got = [row[f'deployed.micro_accuracy_{part}'] for part in ('mean', 'std')]
   np.testing.assert_allclose(got, [190 / 3, np.std([50, 60, 80], ddof=1)])
-  assert found.differences.attrs['reference'] == 'two'
+  assert result.differences.attrs['reference'] == 'two'
   interval = stats.ttest_rel([50, 60, 80], [70, 90, 90]).confidence_interval()
-  got = found.differences.loc['one', ['difference', 'low', 'high']].tolist()
+  got = result.differences.loc['one', ['difference', 'low', 'high']].tolist()
   np.testing.assert_allclose(got, [-20, *interval], rtol=1e-9)
-  assert found.differences.loc['three', 'seeds'] == 2
+  assert result.differences.loc['three', 'seeds'] == 2
   # Each seed has its own data and folder, and further options go to `simulate`.
   spec = specs[4]
   assert (spec.algorithm, spec.seed, spec.rounds, spec.eval_every) == (two, 1, 2, 4)
@@ -87,10 +87,10 @@ def test_methods_are_compared_seed_by_seed(runs, tmp_path):
   assert held['difference_difference'] == pytest.approx(-20)
   # The gaps to an oracle stand beside the differences, unless they are the same.
   for oracle, groups in (('one', ['minus two', 'minus one']), ('two', ['minus two'])):
-    with_oracle = dataclasses.replace(found, oracle=oracle)
+    with_oracle = dataclasses.replace(result, oracle=oracle)
     heads = dict.fromkeys(with_oracle.table.cells.columns.get_level_values(0))
     assert [head for head in heads if head.startswith('minus')] == groups
-  assert (tmp_path / 'table.md').read_text() == found.table.to_markdown()
+  assert (tmp_path / 'table.md').read_text() == result.table.to_markdown()
   with pytest.raises(UserError, match='oracle'):
     fj.compare(methods, data, rounds=1, oracle='told')
   named = fj.compare(methods, data(), rounds=2, seeds=[0, 2], reference='one')
@@ -106,17 +106,17 @@ def test_a_method_that_cannot_run_does_not_stop_the_others(runs, caplog):
     return 0.5
 
   runs(score)
-  found = fj.compare({'bad': bad, 'good': good}, data(), rounds=1, seeds=[0, 1])
-  assert found.runs['method'].tolist() == ['good', 'good']
+  result = fj.compare({'bad': bad, 'good': good}, data(), rounds=1, seeds=[0, 1])
+  assert result.runs['method'].tolist() == ['good', 'good']
   # A rule warns once, of the first run.
   messages = [record.getMessage() for record in caplog.records]
   assert messages == [
     'bad: cannot run: It needs everyone.',
     'good, seed 0: FJ402 by chance',
   ]
-  assert str(found).endswith('bad cannot run: It needs everyone.')
+  assert str(result).endswith('bad cannot run: It needs everyone.')
   with pytest.raises(UserError, match=r'Not all methods ran\. bad: It needs everyone'):
-    found.check()
+    result.check()
   with pytest.raises(UserError, match=r'^It needs everyone'):
     fj.compare({'bad': bad}, data(), rounds=1)
   with pytest.raises(UserError, match='reference'):
@@ -144,8 +144,8 @@ def test_values_are_tuned_on_validation_examples_and_then_used(runs):
   grid = {'rate': [0.1, 0.2, 0.05], 'server_rate': [1.0, 3.0, 2.0]}
   methods = {'sgd': sgd, 'server': server}
   search = fj.Search(grid, seeds=[7, 8])
-  found = fj.compare(methods, data(), rounds=2, seeds=[0, 1], search=search)
-  choices = found.choices
+  result = fj.compare(methods, data(), rounds=2, seeds=[0, 1], search=search)
+  choices = result.choices
   assert {label: (c.values, len(c.tried)) for label, c in choices.items()} == {
     'sgd': ({'rate': 0.2}, 3),
     'server': ({'rate': 0.2, 'server_rate': 3.0}, 9),
@@ -156,7 +156,7 @@ def test_values_are_tuned_on_validation_examples_and_then_used(runs):
   assert spec.eval_every == 0
   reported = [made[spec.algorithm] for spec in specs if spec.seed == 0]
   assert reported == [{'rate': 0.2}, choices['server'].values]
-  cells = found.table.cells['', 'settings'].to_dict()
+  cells = result.table.cells['', 'settings'].to_dict()
   assert cells == {'sgd': 'rate=0.2', 'server': 'rate=0.2, server_rate=3'}
 
 
@@ -178,8 +178,8 @@ def test_a_sweep_is_a_comparison_with_a_value_in_its_labels(runs):
   runs(lambda algorithm, seed: rates.get(id(algorithm), 0.5))
   methods = {'sgd': lambda rate: algorithms_of[rate], 'plain': lambda: fed_avg()}
   swept = fj.sweep(methods, 'rate', [0.1, 0.2])
-  found = fj.compare(swept, data(), rounds=1, seeds=[0])
-  scores = found.runs.set_index('method')['deployed.micro_accuracy'].to_dict()
+  result = fj.compare(swept, data(), rounds=1, seeds=[0])
+  scores = result.runs.set_index('method')['deployed.micro_accuracy'].to_dict()
   assert scores == {'sgd(rate=0.1)': 0.1, 'sgd(rate=0.2)': 0.2, 'plain': 0.5}
 
 
@@ -189,10 +189,10 @@ def test_a_comparison_runs_and_continues_in_its_workdir(tmp_path):
   options = {
     'rounds': 1, 'seeds': [0, 1], 'workdir': tmp_path, 'finetune_epochs': 0
   }  # fmt: skip
-  found = fj.compare(methods, data(), **options)
+  result = fj.compare(methods, data(), **options)
   assert (tmp_path / 'fed_prox/seed1/summary.json').exists()
   again = fj.compare(methods, data(), **options)
-  pandas.testing.assert_frame_equal(again.rounds, found.rounds)
+  pandas.testing.assert_frame_equal(again.rounds, result.rounds)
   # The table has what the folder has.
   one = fj.compare({'fed_prox': methods['fed_prox']}, data(), **options)
   assert one.runs['method'].tolist() == ['fed_prox'] * 2 + ['fed_avg'] * 2
@@ -200,7 +200,7 @@ def test_a_comparison_runs_and_continues_in_its_workdir(tmp_path):
   pandas.testing.assert_frame_equal(from_folder.rounds, one.rounds)
   pandas.testing.assert_frame_equal(from_folder.clients, one.clients)
   alone = fj.simulate(methods['fed_prox'], *data(), rounds=1, seed=1, finetune_epochs=0)
-  row = found.runs.iloc[3]
+  row = result.runs.iloc[3]
   want = alone.summary['deployed']['micro_accuracy']
   assert row['deployed.micro_accuracy'] == pytest.approx(want, rel=1e-6)
   assert row['timing.runs_at_once'] == 2

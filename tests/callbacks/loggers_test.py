@@ -61,12 +61,12 @@ def test_weights_and_biases_has_one_offline_run(logged):
 
 def test_a_function_gets_the_numbers_of_all_rounds(tmp_path):
   simulated_linear(rounds=1, workdir=tmp_path)
-  found = {}
-  logger = loggers.Logger(found.__setitem__)
+  outcome = {}
+  logger = loggers.Logger(outcome.__setitem__)
   result = simulated_linear(rounds=3, workdir=tmp_path, callbacks=[logger])
-  assert list(found) == [record['round'] for record in result.history]
+  assert list(outcome) == [record['round'] for record in result.history]
   measured = result.history[-1]['deployed']['micro_accuracy']
-  assert found[3]['deployed/micro_accuracy'] == measured
+  assert outcome[3]['deployed/micro_accuracy'] == measured
 
 
 def test_tensorboard_has_all_rounds(logged):
@@ -121,15 +121,15 @@ def test_the_metrics_of_each_model_are_those_of_float64(method, tmp_path):
   )
   measured = [r['server'] for r in result.history if 'server' in r]
   assert [r['round'] for r in result.history if 'server' in r] == [2, 3]
-  for found, centers in zip(measured, watch.centers, strict=True):
+  for outcome, centers in zip(measured, watch.centers, strict=True):
     count = len(centers['logits']['bias'])
-    known = [reference(centers, k, *test.server_test) for k in range(count)]
-    of_each = found.get('clusters', [found])
-    for one, expected in zip(of_each, known, strict=True):
+    inputs = [reference(centers, k, *test.server_test) for k in range(count)]
+    of_each = outcome.get('clusters', [outcome])
+    for one, expected in zip(of_each, inputs, strict=True):
       assert one == pytest.approx(expected, rel=1e-5)
-    assert ('cluster' in found) == (method == 'fesem')
-    best = max(known, key=lambda scores: scores['micro_accuracy'])
-    assert found['micro_accuracy'] == pytest.approx(best['micro_accuracy'])
+    assert ('cluster' in outcome) == (method == 'fesem')
+    best = max(inputs, key=lambda scores: scores['micro_accuracy'])
+    assert outcome['micro_accuracy'] == pytest.approx(best['micro_accuracy'])
   assert json.loads((tmp_path / 'summary.json').read_text())['server'] == measured[-1]
   # It changes no other number, and another one makes another run.
   plain = simulated_linear(method, (train, splits()[1]), rounds=3, eval_every=2)

@@ -66,24 +66,24 @@ def test_two_more_models_of_moon_see_the_batch_of_each_local_step():
 
 
 def test_fed_rc_sends_a_number_for_each_center_and_class():
-  known = traffic('fed_rc').inputs(types.SimpleNamespace(classes=np.zeros((M, K, 3))))
-  assert known == 3
+  inputs = traffic('fed_rc').inputs(types.SimpleNamespace(classes=np.zeros((M, K, 3))))
+  assert inputs == 3
   both = [K * (P + 3 * 4)] * S
-  assert sent('fed_rc', known) == (both, both, [K] * S)
+  assert sent('fed_rc', inputs) == (both, both, [K] * S)
 
 
 def test_l2gd_sends_models_in_rounds_of_aggregation_only():
-  known = traffic('l2gd').inputs(types.SimpleNamespace(aggregates=np.bool_(True)))
-  assert sent('l2gd', known) == ([P] * S, [P] * S, [0] * S)
-  assert sent('l2gd', ~known) == ([0] * S, [0] * S, [0] * S)
+  inputs = traffic('l2gd').inputs(types.SimpleNamespace(aggregates=np.bool_(True)))
+  assert sent('l2gd', inputs) == ([P] * S, [P] * S, [0] * S)
+  assert sent('l2gd', ~inputs) == ([0] * S, [0] * S, [0] * S)
 
 
 def test_fed_soft_computes_losses_where_they_are_due():
-  known = traffic('fed_soft').inputs(types.SimpleNamespace(estimated=0, rounds=3))
-  assert known == (0, 3)
-  known = np.array([3, 1, 2, -2, 0, 3, 3, 3, 3]), np.int32(3)
-  wanted = [K * P] * S, [P + 4 * K] * S, [0, K, 0, K, K]
-  assert sent('fed_soft', known, number=4) == wanted
+  inputs = traffic('fed_soft').inputs(types.SimpleNamespace(estimated=0, rounds=3))
+  assert inputs == (0, 3)
+  inputs = np.array([3, 1, 2, -2, 0, 3, 3, 3, 3]), np.int32(3)
+  expected = [K * P] * S, [P + 4 * K] * S, [0, K, 0, K, K]
+  assert sent('fed_soft', inputs, number=4) == expected
 
 
 def test_with_all_clients_fed_dane_sends_its_model_once():
@@ -109,8 +109,8 @@ def test_cfl_gp_sends_gradients_in_the_rounds_that_cluster():
 
 def test_pacfl_counts_the_vectors_that_clients_send():
   of = traffic('pacfl')
-  known = of.inputs(types.SimpleNamespace(numbers_sent=np.array([12, 6, 0])))
-  assert costs.start_bytes(of, 3, known) == {
+  inputs = of.inputs(types.SimpleNamespace(numbers_sent=np.array([12, 6, 0])))
+  assert costs.start_bytes(of, 3, inputs) == {
     'start_bytes_down': 0,
     'start_bytes_up': 72,
   }
@@ -122,33 +122,33 @@ def test_fed_group_sends_first_models_of_all_clients():
 
 def test_new_clients_of_stocfl_send_a_change_of_one_more_model():
   of, joined = traffic('stocfl'), np.array([True, False, True, True, False])
-  known = of.inputs(
+  inputs = of.inputs(
     types.SimpleNamespace(clusters=types.SimpleNamespace(joined=joined))
   )
   both = [2 * P, 3 * P, 2 * P, 2 * P, 3 * P]
-  assert sent('stocfl', known) == (both, both, [0, 30, 0, 0, 30])
+  assert sent('stocfl', inputs) == (both, both, [0, 30, 0, 0, 30])
   drawn = Drawn(1, np.arange(5), everyone=True)
-  counted = costs.round_bytes(of.round_costs(known, drawn), drawn, 4)
+  counted = costs.round_bytes(of.round_costs(inputs, drawn), drawn, 4)
   assert counted == {'bytes_down': 12 * P, 'bytes_up': round(12 / 5 * 4 * P)}
 
 
 def test_flux_sends_descriptors_once():
-  known = traffic('flux').inputs(types.SimpleNamespace(numbers=np.int32(80)))
-  assert sent('flux', known, 4, 1) == ([P], [P], [0])
-  assert sent('flux', known, 5, 1) == ([P], [P + 4 * 80], [1])
+  inputs = traffic('flux').inputs(types.SimpleNamespace(numbers=np.int32(80)))
+  assert sent('flux', inputs, 4, 1) == ([P], [P], [0])
+  assert sent('flux', inputs, 5, 1) == ([P], [P + 4 * 80], [1])
 
 
 def test_fed_drift_sends_models_in_use_at_the_begin_of_time_steps():
-  known = traffic('fed_drift').inputs(
+  inputs = traffic('fed_drift').inputs(
     types.SimpleNamespace(last_used=np.array([2, -1, 0]))
   )
-  assert known == 2
+  assert inputs == 2
   rounds = [
-    sent('fed_drift', known, number, 1, check_every=3) for number in range(1, 6)
+    sent('fed_drift', inputs, number, 1, check_every=3) for number in range(1, 6)
   ]
   once, all_models = ([P], [P], [0]), ([3 * P], [P + 2 * 4], [2])
   assert rounds == [once, once, once, all_models, once]
-  assert sent('fed_drift', known, 2, 1, check_every=1) == all_models
+  assert sent('fed_drift', inputs, 2, 1, check_every=1) == all_models
   assert traffic('fed_drift').start_bytes(M) == (0, 4 * M)
 
 
@@ -199,12 +199,12 @@ def test_totals_of_a_run():
   assert history[2] == {
     'round': 2, 'simulated_seconds': 2.5, 'bytes_down': S * P, 'bytes_up': 3 * P,
   }  # fmt: skip
-  found = costs.summary(history, 'phone')
+  outcome = costs.summary(history, 'phone')
   start = {'bytes_down': M * P, 'bytes_up': M * P}
-  assert found['bytes_down'] == M * P + 2 * S * P
-  assert found['bytes_up'] == M * P + 6 * P
-  assert (found['start'], found['simulated_seconds']) == (start, 5.0)
-  json.dumps(found)
+  assert outcome['bytes_down'] == M * P + 2 * S * P
+  assert outcome['bytes_up'] == M * P + 6 * P
+  assert (outcome['start'], outcome['simulated_seconds']) == (start, 5.0)
+  json.dumps(outcome)
   sent = frames.rounds_of(history).query("metric == 'total_bytes'")['value']
   first = 2 * M * P + S * P + 3 * P
   np.testing.assert_array_equal(sent, [first, first + S * P + 3 * P])
@@ -254,8 +254,8 @@ def test_a_round_takes_as_long_as_its_slowest_client(monkeypatch):
 def test_operations_are_those_of_the_products():
   inputs = int(np.prod(helpers.SHAPE))
   products = 2 * (inputs * 5 + 5 * helpers.CLASSES)
-  found = device_profiles.operations(LOCAL.model, helpers.SHAPE)
-  assert products <= found <= 1.5 * products
+  outcome = device_profiles.operations(LOCAL.model, helpers.SHAPE)
+  assert products <= outcome <= 1.5 * products
 
 
 def test_operations_are_of_all_steps_of_a_recurrent_network():

@@ -138,9 +138,9 @@ def test_own_models_and_data_are_built_with_their_options(folder, parse):
 
 
 def test_options_of_own_methods_have_the_types_of_their_defaults(folder, parse):
-  _, found = methods.parse_method('own_fl:damped(shift=1, fast=true;count=2)')
-  assert found == {'shift': 1.0, 'fast': True, 'count': 2}
-  assert type(found['shift']) is float
+  _, result = methods.parse_method('own_fl:damped(shift=1, fast=true;count=2)')
+  assert result == {'shift': 1.0, 'fast': True, 'count': 2}
+  assert type(result['shift']) is float
   with refuses('prox_lambda'):
     experiment_flags.configuration('own_fl:damped', {'prox_lambda': 0.1})
   config = experiment_flags.configuration('own_fl:damped', {'shift': 1.0, 'count': 2})
@@ -159,8 +159,8 @@ def test_options_of_own_methods_have_the_types_of_their_defaults(folder, parse):
 
 def test_an_option_of_an_own_method_may_be_named_as_a_flag(folder, parse):
   parse('--momentum=0.3')
-  name, found = methods.parse_method('own_fl:heavy(momentum=0.7;clip_norm=2)')
-  assert found == {'method.momentum': 0.7, 'clip_norm': 2.0}
+  name, result = methods.parse_method('own_fl:heavy(momentum=0.7;clip_norm=2)')
+  assert result == {'method.momentum': 0.7, 'clip_norm': 2.0}
   config = experiment_flags.configuration(name, {'method.momentum': 0.7})
   assert (config['momentum'], config['method.momentum']) == (0.3, 0.7)
   assert methods.configured(config, None).init == 0.7

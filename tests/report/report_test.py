@@ -30,8 +30,8 @@ def page(comparison):
 
 def specs(text):
   """Name of each chart of a page -> its specification."""
-  found = re.findall(r"vegaEmbed\('#chart-(\w+)', (.*), \{renderer", text)
-  return {name: json.loads(spec) for name, spec in found}
+  outcome = re.findall(r"vegaEmbed\('#chart-(\w+)', (.*), \{renderer", text)
+  return {name: json.loads(spec) for name, spec in outcome}
 
 
 def markup(text):
@@ -53,8 +53,8 @@ def test_the_table_is_the_one_of_the_comparison(comparison, page):
     comparison, comparison / 'other.html', 'fed_avg', 'best'
   ).read_text()
   options = {'reference': 'fed_avg', 'report': 'best'}
-  found = fj.Comparison(fj.load_runs(comparison), **options)
-  assert found.table.to_html() in other
+  outcome = fj.Comparison(fj.load_runs(comparison), **options)
+  assert outcome.table.to_html() in other
 
 
 def test_curves_are_means_of_seeds(page):
@@ -77,9 +77,9 @@ def test_curves_are_means_of_seeds(page):
 def test_clients_are_those_of_the_files(page):
   clients = rows(specs(page)['clients'])
   shown = clients[clients['method'] == 'fesem(2)'].reset_index(drop=True)
-  wanted = clients_of([f'c{i:02d}' for i in range(12)])
-  assert shown['client'].tolist() == wanted['client'].tolist()
-  scores = [frame['deployed_accuracy'] for frame in (shown, wanted)]
+  expected = clients_of([f'c{i:02d}' for i in range(12)])
+  assert shown['client'].tolist() == expected['client'].tolist()
+  scores = [frame['deployed_accuracy'] for frame in (shown, expected)]
   np.testing.assert_allclose(scores[0].astype(float), 100 * scores[1], atol=1e-3)
   assert shown['true_cluster'].tolist() == ['upright', 'turned'] * 6
   assert set(clients['cluster']) == {'0', '1', 'none'}

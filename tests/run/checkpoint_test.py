@@ -32,7 +32,6 @@ STATE = {
   'w': np.linspace(0, 1, 120, dtype=np.float32).reshape(8, 15),
   'n': np.arange(3),
 }
-ZEROS = jax.tree.map(np.zeros_like, STATE)
 
 
 DATA = helpers.federation([6, 3, 5]), helpers.federation([4, 4, 4], 1)
@@ -62,16 +61,6 @@ def workdir(finished, tmp_path):
 
 def content(folder):
   return {p: p.read_bytes() for p in sorted(folder.rglob('*')) if p.is_file()}
-
-
-def files_of(folder):
-  return [p for p in sorted(folder.rglob('*')) if p.is_file() and p.stat().st_size]
-
-
-def flip(path, bit):
-  data = bytearray(path.read_bytes())
-  data[bit // 8] ^= 1 << bit % 8
-  path.write_bytes(data)
 
 
 def restored(folder, like=STATE):

@@ -111,13 +111,13 @@ def test_clients_choose_the_first_of_the_models_of_least_loss():
   cohort = Cohort(np.array([1, 0, 3, 2], np.int32), False)
   losses = np.asarray(cohort_losses(local, models, data, cohort))
   assert np.isinf(losses[:, 1]).all()
-  wanted = [0 if row[0] <= row[2] else 2 for row in losses]
-  assert set(wanted) == {0, 2}
-  found = least_loss(local, models, data, cohort)
-  assert (found.tolist(), found.dtype) == (wanted, np.int32)
+  expected = [0 if row[0] <= row[2] else 2 for row in losses]
+  assert set(expected) == {0, 2}
+  result = least_loss(local, models, data, cohort)
+  assert (result.tolist(), result.dtype) == (expected, np.int32)
   own, some = jnp.array([3, 3, 1, 1]), jnp.array([True, False, True, False])
-  found = start_by_loss(local, models, own, some, data, cohort)
-  assert found.tolist() == [wanted[0], 3, wanted[2], 1]
+  result = start_by_loss(local, models, own, some, data, cohort)
+  assert result.tolist() == [expected[0], 3, expected[2], 1]
   none = start_by_loss(local, models, own, ~some & some, data, cohort)
   assert none.tolist() == own.tolist()
 
@@ -171,9 +171,9 @@ def test_gradients_of_each_client_and_their_sum_match_reference(chunk, devices):
     i: reference.flat(reference.loss_and_gradient(model, *data.client(i))[1])
     for i in (2, 0, 3)
   }
-  found = reference.vectors(got)
+  result = reference.vectors(got)
   for place, i in ((0, 2), (1, 0), (3, 3)):
-    np.testing.assert_allclose(found[place], want[i], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(result[place], want[i], rtol=1e-4, atol=1e-6)
   total = reference.vectors(sums.params)[0]
   np.testing.assert_allclose(total, want[2] + want[3], rtol=1e-4, atol=1e-6)
   np.testing.assert_array_equal(sums.weight, [2])
@@ -229,9 +229,9 @@ def test_targets_of_the_cohort_are_in_order_and_0_behind_the_last(chunk):
   data = FederatedData.from_arrays(np.zeros((6, 6)), y, [3, 2, 1], task='regression')
   got = np.asarray(example_targets(helpers.local(chunk=chunk), data, SOME))
   assert got.shape == (4, 3, 2)
-  wanted = np.zeros((4, 3, 2))
-  wanted[0, :2], wanted[2], wanted[3, 0] = y[3:5], y[:3], y[5]
-  np.testing.assert_array_equal(got, wanted)
+  expected = np.zeros((4, 3, 2))
+  expected[0, :2], expected[2], expected[3, 0] = y[3:5], y[:3], y[5]
+  np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize(

@@ -39,10 +39,10 @@ def sent(text, key=KEY, **options):
 
 
 def top(change, k):
-  found = np.zeros_like(change)
+  result = np.zeros_like(change)
   places = np.argsort(-np.abs(change), kind='stable')[:k]
-  found[places] = change[places]
-  return found
+  result[places] = change[places]
+  return result
 
 
 def test_the_largest_changes_are_sent():
@@ -54,10 +54,10 @@ def test_the_largest_changes_are_sent():
 
 def test_random_changes_are_drawn_anew_and_right_on_average():
   change = vector(END) - vector(START)
-  found = sent('random_k(0.25)')
-  there = np.abs(found) > 1e-6
+  result = sent('random_k(0.25)')
+  there = np.abs(result) > 1e-6
   assert there.sum() == pytest.approx(152, abs=1)  # ceil(0.25 P)
-  assert_close(found[there], change[there], atol=1e-6)
+  assert_close(result[there], change[there], atol=1e-6)
   keys = jax.random.split(KEY, 400)
   many = jax.vmap(
     lambda key: compression('random_k(0.25, error_feedback=False)').transform(
@@ -75,15 +75,15 @@ def test_changes_are_rounded_at_random_to_levels(bits):
   change, key = vector(CHANGE), jax.random.key(5)
   zero = jax.tree.map(jnp.zeros_like, START)
   transform = compression(f'quantize({bits})').transform
-  found = vector(transform(key, zero, CHANGE))
+  result = vector(transform(key, zero, CHANGE))
   buckets = np.pad(change, (0, 1024 - P)).reshape(2, 512)
   most = np.abs(buckets).max(axis=1, keepdims=True)
   width = most / (2 ** (bits - 1) - 1)
   draws = np.asarray(jax.random.uniform(key, (2, 512)), np.float64)
-  wanted = (np.floor(buckets / width + draws) * width).ravel()[:P]
+  expected = (np.floor(buckets / width + draws) * width).ravel()[:P]
   # Single precision may round a draw on the border of two levels to the other.
-  assert (np.abs(found - wanted) < 1e-4).mean() > 0.99
-  assert (np.abs(found - change) <= width.max() + 1e-4).all()
+  assert (np.abs(result - expected) < 1e-4).mean() > 0.99
+  assert (np.abs(result - change) <= width.max() + 1e-4).all()
   many = jax.vmap(lambda key: transform(key, zero, CHANGE))(jax.random.split(key, 400))
   mean = np.concatenate([np.asarray(x).mean(axis=0).ravel() for x in many.values()])
   assert np.abs(mean - change).max() < 5 * width.max() / 2 / np.sqrt(400)
@@ -94,15 +94,15 @@ def test_changes_are_rounded_at_random_to_levels(bits):
 
 def test_a_change_of_zero_stays_zero():
   for text in ('top_k(0.1)', 'random_k(0.1)', 'quantize(2)'):
-    found = compression(text).transform(KEY, START, START)
-    np.testing.assert_array_equal(vector(found), vector(START))
+    result = compression(text).transform(KEY, START, START)
+    np.testing.assert_array_equal(vector(result), vector(START))
 
 
 def test_bytes_are_those_of_what_is_sent():
-  found = {text: compression(text).num_bytes(P) for text in (
+  result = {text: compression(text).num_bytes(P) for text in (
     'top_k(0.1)', 'random_k(0.1)', 'quantize(8)', 'quantize(2)'
   )}  # fmt: skip
-  assert found == {
+  assert result == {
     'top_k(0.1)': 61 * 8, 'random_k(0.1)': 61 * 4 + 8, 'quantize(8)': 607 + 8,
     'quantize(2)': 152 + 8,
   }  # fmt: skip
@@ -141,8 +141,8 @@ def test_bytes_of_methods_are_those_of_each_model_that_is_sent():
   assert of('fed_rc').round_costs(3, drawn).up == 2 * (each + 3 * 4)
   assert of('fesem').start_bytes(10)[1] == pytest.approx(10 * each)
   drawn_start = of('hypo_cluster', init_restarts=5, init_rounds=2, init_clients=3)
-  wanted = 5 * 3 * (2 * (each + 4) + 4)
-  assert drawn_start.start_bytes(7)[1] == pytest.approx(wanted)
+  expected = 5 * 3 * (2 * (each + 4) + 4)
+  assert drawn_start.start_bytes(7)[1] == pytest.approx(expected)
 
 
 def local_of(text='top_k(0.2)', **layout):

@@ -140,16 +140,16 @@ def test_only_sgd_of_the_optimizers_in_optax_is_plain():
 def test_gradients_of_steps_of_another_length_are_those_of_length_1():
   moved = {'a': jnp.array([1.0, -3.0]), 'b': jnp.array([[2.0]])}
   weight = jnp.array([4.0, 0.0])
-  found, kept = at_unit_rate(moved, weight, jnp.float32(0.5))
-  assert found['a'].tolist() == [2, -6]
-  assert found['b'].tolist() == [[4]]
+  result, kept = at_unit_rate(moved, weight, jnp.float32(0.5))
+  assert result['a'].tolist() == [2, -6]
+  assert result['b'].tolist() == [[4]]
   assert kept.tolist() == [4, 0]
   # Steps of no length tell nothing.
-  found, kept = at_unit_rate(moved, weight, jnp.float32(0.0))
-  chex.assert_trees_all_equal(found, moved)
+  result, kept = at_unit_rate(moved, weight, jnp.float32(0.0))
+  chex.assert_trees_all_equal(result, moved)
   assert kept.tolist() == [0, 0]
-  found, kept = at_unit_rate(moved, weight, None)
-  assert found is moved
+  result, kept = at_unit_rate(moved, weight, None)
+  assert result is moved
   assert kept is weight
 
 
@@ -174,5 +174,5 @@ def test_a_step_of_no_length_does_not_hide_those_beside_it():
 
 def test_a_model_of_one_array_tells_the_length_of_its_steps():
   model = Model(lambda key: {'w': jnp.zeros(3)}, lambda params, x: params['w'] * x)
-  found = step_lengths.lengths(local(optax.sgd(0.25))._replace(model=model), 2)
-  np.testing.assert_allclose(found, [0, 0.25, 0.5], rtol=1e-6)
+  result = step_lengths.lengths(local(optax.sgd(0.25))._replace(model=model), 2)
+  np.testing.assert_allclose(result, [0, 0.25, 0.5], rtol=1e-6)

@@ -70,9 +70,7 @@ def train_and_average(
   averaging: Averaging,
   train: Callable[..., Trained] = train,
 ) -> tuple[GlobalState, Trained]:
-  """Trains the cohort from one model by `train`, and moves it to, or toward, their
-  mean.
-  """
+  """Trains the cohort from one model, which moves to their mean, or toward it."""
   aggregation, old = averaging.aggregation, state.params
   is_mean = aggregation is None
   reduction = mean_of_models(averaging.weighting, old) if is_mean else Reduction()

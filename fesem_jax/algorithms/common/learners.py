@@ -46,9 +46,7 @@ def train(
   key: jax.Array,
   weighting: str,
 ) -> tuple[Params, Trained]:
-  """Means [K, ...] of centers that every client trains on losses times shares [S, K,
-  N].
-  """
+  """Means of centers [K, ...] that all train, on losses times shares [S, K, N]."""
 
   def train_center(center_args: Any) -> Trained:
     center, factors, key = center_args
@@ -64,7 +62,7 @@ def train(
 
 
 def of_all_centers(trained: Trained) -> Trained:
-  """Of [K, S] trainings, clients' sums of losses and steps, and whether all count."""
+  """Clients' sums of losses and steps of [K, S] trainings, and whether all count."""
   return tree.unstack(trained._replace(sums=None), 0)._replace(
     loss=trained.loss.sum(axis=0),
     steps=trained.steps.sum(axis=0),

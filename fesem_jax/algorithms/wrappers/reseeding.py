@@ -61,9 +61,7 @@ def reseed_empty_centers(
   cohort: Cohort,
   data: FederatedData,
 ) -> tuple[Params, jax.Array]:
-  """Centers, assignment once empty centers took the clients of greatest `distance` >=
-  0.
-  """
+  """Centers and assignment, empty ones at the clients of most `distance` >= 0."""
   num_clusters = jax.tree.leaves(centers)[0].shape[0]
   exists = data.sizes() > 0
   sizes = jnp.bincount(jnp.where(exists, assignment, num_clusters), length=num_clusters)

@@ -94,14 +94,19 @@ class DeployedModels:
   model: Model | None = None
 
   @classmethod
-  def of(cls, models: ClientModels, *args: Any) -> 'DeployedModels':
-    """From `ClientModels` on the host; further arguments are the last fields."""
+  def of(
+    cls,
+    models: ClientModels,
+    names: np.ndarray,
+    examples: Examples,
+    model: Model | None = None,
+  ) -> 'DeployedModels':
+    """From `ClientModels` on the host."""
+    shared, personal = by_layer(models.shared), by_layer(models.personal)
     choice, mixture = (
       None if x is None else np.asarray(x) for x in (models.choice, models.mixture)
     )
-    return cls(
-      by_layer(models.shared), by_layer(models.personal), choice, mixture, *args
-    )
+    return cls(shared, personal, choice, mixture, names, examples, model)
 
   @property
   def num_models(self) -> int:
@@ -192,9 +197,9 @@ class DeployedModels:
     x, of, model = self.examples.checked(x), self.examples, self._known_model()
     i, _ = self._position(**which)
     if i is not None and self.mixture is not None:
-      each = jnp.stack([self.outputs(x, cluster=k) for k in range(self.num_models)])
+      centers = jnp.stack([self.outputs(x, cluster=k) for k in range(self.num_models)])
       weights = jnp.log(jnp.maximum(self.mixture[i], 1e-30))
-      return np.asarray(model.task.mix(each, weights))
+      return np.asarray(model.task.mix(centers, weights))
     params = self.params(**which)
     # One batch size or a few, so that little is compiled.
     width = min(_BATCH, 1 << max(0, len(x) - 1).bit_length())

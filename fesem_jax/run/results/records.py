@@ -31,15 +31,15 @@ def round_record(number: int, info: RoundInfo, train: FederatedData) -> Record:
 
   entry: Record = {'round': number, 'train_loss': number_of(info.train_loss)}
   entry |= {'trained': int(info.trained), 'failed': int(info.failed)}
-  if (found := info.clusters) is not None:
-    assignment = np.asarray(found.assignment)[: len(train.info.names)]
-    truth, joined = train.info.clusters, assignment < len(found.sizes)
+  if (clusters := info.clusters) is not None:
+    assignment = np.asarray(clusters.assignment)[: len(train.info.names)]
+    truth, joined = train.info.clusters, assignment < len(clusters.sizes)
     truth = None if truth is None else truth[joined]
-    entry |= {'cluster_sizes': found.sizes.tolist(), 'moved': int(found.moved)}
-    entry |= {'objective': number_of(found.objective)}
+    entry |= {'cluster_sizes': clusters.sizes.tolist(), 'moved': int(clusters.moved)}
+    entry |= {'objective': number_of(clusters.objective)}
     entry |= evaluate.agreement(truth, assignment[joined])
-    if found.objective_parts is not None:
-      local_step, e_step = found.objective_parts
+    if clusters.objective_parts is not None:
+      local_step, e_step = clusters.objective_parts
       entry['objective_local_step'] = number_of(local_step)
       entry['objective_e_step'] = number_of(e_step)
   return entry

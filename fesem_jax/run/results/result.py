@@ -115,7 +115,7 @@ class Result(FinishedRun):
 
   @functools.cached_property
   def portrait(self) -> dict[str, np.ndarray]:
-    """What figures show of the clients, see `figure_data`.
+    """Values that figures show of the clients; see `figure_data`.
 
     With several processes, access it, and `models`, in every process.
     """
