@@ -29,13 +29,13 @@ class Report:
   """A page of runs.
 
   Attributes:
-    output: File to write.
+    output: File of the page; default: report.html, or none with --figures.
     figures: Folder of figures to draw too; of several workdirs, a folder each.
     format: Formats of --figures: pdf, png, svg.
     reference: Method that others are compared with; default: the best one.
   """
 
-  output: str = 'report.html'
+  output: str = ''
   figures: str = ''
   format: Names = ('png', 'svg')
   reference: str = ''
@@ -61,12 +61,11 @@ def main(argv: list[str]) -> None:
   check(workdirs, 'workdir: missing; name one, as fesem-report WORKDIR')
   for kind in f.format:
     check_choice('format', kind, ('pdf', 'png', 'svg'))
-  output = pathlib.Path(f.output)
-  with progress_lines.shown():
-    print(write_report(argv[1:], output, f.reference, f.report))
-  if not f.figures:
-    return
-  for workdir in workdirs:
+  if f.output or not f.figures:
+    output = pathlib.Path(f.output or 'report.html')
+    with progress_lines.shown():
+      print(write_report(argv[1:], output, f.reference, f.report))
+  for workdir in workdirs if f.figures else []:
     folder = pathlib.Path(f.figures)
     if len(workdirs) > 1:
       folder /= workdir.name
