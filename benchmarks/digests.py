@@ -81,7 +81,6 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
     {'num_clusters': 4, 'client_state': 'streamed', 'init_clients': 12},
     {
       'num_clusters': 3, 'weighting': 'by_examples', 'prox_weighting': 'paper',
-      'reseed_empty': True,
     },
     {'num_clusters': 2, 'cluster_on': 'logits', 'prox_lambda': 0.0},
     {'num_clusters': 4, 'client_state': 'offloaded'},
@@ -95,7 +94,7 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
       'num_clusters': 4, 'recluster_every': 2, 'server_optimizer': 'yogi',
       'track_objective': True,
     },
-    {'num_clusters': 4, 'reseed_empty': True, 'server_optimizer': 'momentum'},
+    {'num_clusters': 4, 'server_optimizer': 'momentum'},
     {'num_clusters': 3, 'init_models': 'random', 'server_optimizer': 'adagrad'},
     {'num_clusters': 3, 'init_models': 'by_loss', 'weighting': 'by_examples'},
   ],

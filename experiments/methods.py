@@ -84,7 +84,7 @@ def shared_options() -> dict[str, tuple[Any, str]]:
   factories = {f: name for name, f in reversed([*algorithms.METHODS.items()])}
   names = list(reversed(factories.values()))
   count = Counter(option for name in names for option in options(name))
-  words = documented(flat_options.wrappers) | {
+  words = documented(flat_options.reclustered) | {
     option: f'{text} (of {name}; see --help=METHOD)'
     for name in reversed(names)
     for option, text in documented(algorithms.METHODS[name]).items()

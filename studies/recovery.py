@@ -42,6 +42,7 @@ from fesem_jax.server import em
 from fesem_jax.server.kmeans import kmeans
 from fesem_jax.training.client_losses import start_by_loss
 from fesem_jax.training.cohort import train_cohort
+from studies.reseeding import with_reseeding
 
 _DATA = flags.DEFINE_enum(
   'data',
@@ -74,11 +75,13 @@ class Rule(NamedTuple):
     acts: what replaces a round in every `--every`-th one, or None.
     loss_checks: every so many rounds, clients start from the center of least loss; 0:
       never.
+    reseeds: whether a center without clients moves to the farthest client.
   """
 
   options: dict[str, Any]
   acts: Callable[[Algorithm], Callable[..., FesemState]] | None = None
   loss_checks: int = 0
+  reseeds: bool = False
 
 
 def _load(name: str, seed: int) -> tuple[FederatedData, FederatedData, LocalTraining]:
@@ -256,7 +259,7 @@ def rules(every: int) -> dict[str, Rule]:
     'none': Rule({}),
     'IFCA': Rule({'prox_lambda': 0.0}, loss_checks=1),
     'loss check': Rule({}, loss_checks=every),
-    'loss check and reseeding': Rule({'reseed_empty': True}, loss_checks=every),
+    'loss check and reseeding': Rule({}, loss_checks=every, reseeds=True),
     'directions of updates': Rule({}, directions),
     'split and merge': Rule({}, split_and_merge),
     'split and merge, loss check': Rule({}, split_and_merge, loss_checks=2),
@@ -270,6 +273,8 @@ def _steps(local: LocalTraining, rule: Rule) -> tuple[Algorithm, Step]:
   """The method and one round of a rule."""
   options = {'num_clusters': 4, 'prox_lambda': _LAMBDA.value} | rule.options
   algorithm = algorithms.build('fesem', local, **options)
+  if rule.reseeds:
+    algorithm = with_reseeding(algorithm)
   if rule.loss_checks:
     algorithm = with_loss_checks(algorithm, rule.loss_checks)
   round_of_fesem = jax.jit(algorithm.step)

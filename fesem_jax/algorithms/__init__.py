@@ -131,8 +131,9 @@ def named(text: str) -> str:
 def options(name: str) -> dict[str, Any]:
   """The options of a method and of what wraps it, and their defaults."""
   name = named(name)
-  wrappers = flat_options.WRAPPERS.get(name, {})
-  defaults = {**flat_options.options(METHODS[name]), **wrappers}
+  defaults = flat_options.options(METHODS[name])
+  if name in flat_options.RECLUSTERED:
+    defaults |= flat_options.options(flat_options.reclustered)
   return {o: v for o, v in defaults.items() if o not in _FIXED.get(name, {})}
 
 
@@ -158,4 +159,6 @@ def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
   values = {**defaults, **chosen, **_FIXED.get(name, {})}
   method_options = flat_options.options(METHODS[name])
   method = METHODS[name](local, **{option: values[option] for option in method_options})
-  return flat_options.wrapped(method._replace(prepare_data=prepare_data), local, values)
+  method = method._replace(prepare_data=prepare_data)
+  every = values.get('recluster_every', 0)
+  return flat_options.reclustered(method, local, values, recluster_every=every)

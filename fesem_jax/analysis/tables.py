@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from fesem_jax import algorithms, tasks
 from fesem_jax.evaluation.curves import REPORTS
 from fesem_jax.evaluation.paired import LEVEL, Difference, holm, paired_difference
@@ -13,7 +11,6 @@ from fesem_jax.run.results.client_table import counted
 from fesem_jax.run.results.frames import Frames
 from fesem_jax.tasks import Figure, Task
 from fesem_jax.utils import display
-from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import check_choice
 from fesem_jax.utils.text_tables import Table, number, spread
 
@@ -207,31 +204,6 @@ def client_changes(clients: 'DataFrame', base: str, column: str) -> 'DataFrame':
     counts = holds.groupby('seed').sum().where(known)
     parts[name] = counts.agg(['mean', 'std']).T
   return pandas.concat(parts, axis=1)
-
-
-class Ranks(NamedTuple):
-  """Ranks of methods over data sets (Demsar, JMLR 2006)."""
-
-  mean: 'Series'  # of each method; 1 is the best
-  critical_difference: float  # of Nemenyi's test at 5 %
-  p: float  # of Friedman's test that all methods are alike
-
-
-def ranks(scores: 'DataFrame', higher_is_better: bool = True) -> Ranks:
-  """Compares methods over data sets.
-
-  `scores` has a row a data set and a column a method, at least three of each. Methods
-  whose mean ranks differ by the critical difference or more differ at the 5 % level.
-  """
-  from scipy import stats
-
-  count, methods = scores.shape
-  check(min(count, methods) > 2, 'scores: needs at least 3 data sets and 3 methods')
-  mean = scores.rank(axis=1, ascending=not higher_is_better).mean()
-  quantile = stats.studentized_range.ppf(LEVEL, methods, np.inf) / np.sqrt(2)
-  difference = quantile * np.sqrt(methods * (methods + 1) / (6 * count))
-  p = stats.friedmanchisquare(*(scores[method] for method in scores)).pvalue
-  return Ranks(mean, float(difference), float(p))
 
 
 def label_of(runs: 'DataFrame', algorithm: str) -> str:

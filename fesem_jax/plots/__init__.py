@@ -11,7 +11,7 @@ from fesem_jax.plots.clusters import cluster_sizes
 from fesem_jax.plots.figures import draw_comparison, draw_run, partitions, sweep_figure
 from fesem_jax.plots.images import sheet, typical_images
 from fesem_jax.plots.lines import average, curves, sweep
-from fesem_jax.plots.methods import client_spread, differences, ranks
+from fesem_jax.plots.methods import client_spread, differences
 from fesem_jax.plots.style import save, use_style
 from fesem_jax.utils.palette import PALETTE
 
@@ -30,7 +30,6 @@ __all__ = [
   'draw_run',
   'partition',
   'partitions',
-  'ranks',
   'save',
   'sheet',
   'sweep',

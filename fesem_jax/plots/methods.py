@@ -1,4 +1,4 @@
-"""Methods side by side: paired differences, clients, ranks over data sets."""
+"""Methods side by side: paired differences, and clients."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -67,33 +67,6 @@ def client_spread(clients: pd.DataFrame, ax: Axes, column: str = '') -> Axes:
   ax.set_yticks(range(1, len(values) + 1), names)
   ax.invert_yaxis()
   ax.set_xlabel(metric_name(column))
-  return ax
-
-
-def ranks(scores: pd.DataFrame, ax: Axes, higher_is_better: bool = True) -> Axes:
-  """Draws average ranks over data sets; bars join methods that are not told apart.
-
-  `scores` has a row a data set and a column a method, at least three of each.
-  """
-  rank_test = tables.ranks(scores, higher_is_better)
-  mean, width = rank_test.mean.sort_values(), rank_test.critical_difference
-  places, rank = np.arange(len(mean)), mean.to_numpy()
-  ax.plot(rank, places, 'o', color='black')
-  for place, value in zip(places, rank, strict=True):
-    ax.annotate(f'  {value:.2f}', (value, place), va='center')
-  last = [int(np.flatnonzero(rank - value < width)[-1]) for value in rank]
-  groups = [(i, j) for i, j in enumerate(last) if j > i and (not i or j > last[i - 1])]
-  right = max(len(rank), 1 + width)
-  for number, (i, j) in enumerate(groups, 2):
-    ax.plot([right + 0.2 * number] * 2, [i - 0.2, j + 0.2], color='0.3', linewidth=3)
-  ax.plot([1, 1 + width], [-1, -1], '|-', color='0.3')
-  ax.text(1, -1.15, f'critical difference {width:.2f}', va='bottom')
-  ax.set_yticks(places, _names(mean.index))
-  ax.set_xticks(range(1, len(rank) + 1))
-  ax.set_ylim(len(rank) - 0.5, -2)
-  ax.grid(axis='y', visible=False)
-  p = f'Friedman p = {rank_test.p:.2g}'
-  ax.set_xlabel(f'Average rank over {len(scores)} data sets ({p})')
   return ax
 
 

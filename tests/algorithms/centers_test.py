@@ -12,50 +12,12 @@ from fesem_jax.algorithms.common.centers import (
   round_info,
 )
 from fesem_jax.algorithms.common.em_steps import assign
-from fesem_jax.algorithms.wrappers.reseeding import reseed_empty_centers
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels, Clusters
-from fesem_jax.core.types import Cohort
 from fesem_jax.server import comparison, em
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.training.cohort import train_cohort
 from tests.support import helpers
-
-
-def test_reseeding_leaves_no_cluster_empty():
-  # Client 3 is the farthest, but alone in its cluster; client 1 is next.
-  data = helpers.federation([4, 4, 4, 4])
-  centers = {'w': jnp.arange(3.0)[:, None]}
-  trained = {'w': jnp.array([[1.0], [2.0], [3.0], [4.0]])}
-  distance = jnp.array([1.0, 3.0, 2.0, 9.0])
-  moved, assignment = reseed_empty_centers(
-    centers, jnp.array([0, 0, 0, 1]), trained, distance, helpers.everyone(data), data
-  )
-  np.testing.assert_array_equal(assignment, [0, 2, 0, 1])
-  np.testing.assert_array_equal(moved['w'][:, 0], [0.0, 1.0, 2.0])
-  # Two centers are empty and two clients are left: neither goes.
-  both = jnp.array([0, 0, 3, 3])
-  centers = {'w': jnp.arange(4.0)[:, None]}
-  _, assignment = reseed_empty_centers(
-    centers, both, trained, distance, helpers.everyone(data), data
-  )
-  np.testing.assert_array_equal(assignment, both)
-  # Nor where four centers are empty and their four clients share one.
-  centers, together = {'w': jnp.arange(5.0)[:, None]}, jnp.zeros(4, jnp.int32)
-  _, assignment = reseed_empty_centers(
-    centers, together, trained, distance, helpers.everyone(data), data
-  )
-  np.testing.assert_array_equal(assignment, together)
-
-
-def test_reseeding_fills_no_more_centers_than_clients_were_drawn():
-  data, cohort = helpers.federation([4] * 5), Cohort(np.array([4, 1]), everyone=False)
-  centers, trained = {'w': jnp.arange(4.0)[:, None]}, {'w': jnp.array([[7.0], [8.0]])}
-  moved, assignment = reseed_empty_centers(
-    centers, jnp.zeros(5, jnp.int32), trained, jnp.array([1.0, 2.0]), cohort, data
-  )
-  np.testing.assert_array_equal(assignment, [0, 1, 0, 0, 2])
-  np.testing.assert_array_equal(moved['w'][:, 0], [0.0, 8.0, 7.0, 3.0])
 
 
 def test_a_round_counts_clients_and_not_padding():

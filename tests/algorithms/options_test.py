@@ -94,7 +94,6 @@ REFUSED = [
     (build('fesem', client_state='streamed', **options), 'client_state')
     for options in (
       {'recluster_every': 2},
-      {'reseed_empty': True},
       {'init_models': 'by_loss'},
       {'aggregation': 'median'},
     )

@@ -273,25 +273,6 @@ def test_settings_that_differ_are_a_column():
     assert [cells(found, m).get('settings', '') for m in config] == shown
 
 
-def test_ranks_are_those_of_scikit_posthocs():
-  posthocs = pytest.importorskip('scikit_posthocs')
-  rng = np.random.default_rng(0)
-  scores = pd.DataFrame(rng.random((9, 4)) + 0.1 * np.arange(4), columns=list('abcd'))
-  found = tables.ranks(scores)
-  p = posthocs.posthoc_nemenyi_friedman(scores.to_numpy())
-  distance = np.abs(np.subtract.outer(found.mean.to_numpy(), found.mean.to_numpy()))
-  np.testing.assert_array_equal(distance > found.critical_difference, p < 0.05)
-  # At the critical difference, Nemenyi's p is 5 %.
-  count, methods = scores.shape
-  q = found.critical_difference / np.sqrt(methods * (methods + 1) / (6 * count))
-  assert stats.studentized_range.sf(q * np.sqrt(2), methods, np.inf) == pytest.approx(
-    0.05, rel=1e-6
-  )
-  assert found.p == pytest.approx(stats.friedmanchisquare(*scores.to_numpy().T).pvalue)
-  with pytest.raises(UserError, match='scores'):
-    tables.ranks(scores[:2])
-
-
 @pytest.mark.slow
 def test_latex_compiles_without_a_table_that_is_too_wide(tmp_path):
   find = ['kpsewhich', 'booktabs.sty']

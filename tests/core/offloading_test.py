@@ -157,7 +157,6 @@ def test_chunks_replace_their_own_rows_only(ahead, monkeypatch):
   ('name', 'state', 'options'),
   [
     ('fesem', 'offloaded', {'aggregation': 'median'}),
-    ('fesem', 'offloaded', {'reseed_empty': True}),
     ('fesem', 'offloaded', {'recluster_every': 2}),
     ('fesem', 'offloaded', {'init_models': 'random'}),
     ('robust', 'offloaded', {}),

@@ -160,15 +160,6 @@ def test_the_worst_tenth_of_clients_is_marked(ax, column, worst):
     plots.client_spread(clients, ax, 'deployed_f1')
 
 
-def test_bars_join_methods_that_ranks_do_not_tell_apart(ax):
-  scores = pd.DataFrame([[0.9, 0.8, 0.1]] * 6, columns=['fesem(2)', 'ditto', 'fed_avg'])
-  plots.ranks(scores, ax)
-  np.testing.assert_array_equal(ax.lines[0].get_xdata(), [1, 2, 3])
-  bars = [line.get_ydata().tolist() for line in ax.lines[1:-1]]
-  assert bars == [[-0.2, 1.2], [0.8, 2.2]]  # The difference is 1.35.
-  assert texts(ax.get_yticklabels()) == ['fesem(2)', 'ditto', 'fed_avg']
-
-
 def test_only_recorded_rounds_of_clusters_are_drawn(ax):
   sizes = {'cluster_sizes.0': [1.0, 2, 3, 4], 'cluster_sizes.10': [9.0, 8, 7, 6]}
   rounds = rounds_of(**sizes, moved=[0.0, 2, 0, 1])

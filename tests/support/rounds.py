@@ -810,26 +810,6 @@ def near_centers_of_yogi(algorithm, data):
 FESEM = {'num_clusters': 2, 'prox_lambda': 0.2}
 
 
-def with_empty_center(algorithm, data):
-  """Three centers, of which clients are near to the first two alone."""
-  state = near_centers(algorithm, data)
-  far = jax.tree.map(lambda c: np.concatenate([c, c[:1] + 9]), state.centers)
-  return state._replace(centers=far)
-
-
-def reseeded(new, assignment, clients, points, distances):
-  """Centers and assignment once empty centers took the farthest clients that may go."""
-  new, assignment = new.copy(), assignment.copy()
-  sizes = np.bincount(assignment[:6], minlength=len(new))
-  empty = np.flatnonzero(sizes == 0)
-  may_go = [s for s in np.argsort(-distances)
-            if sizes[assignment[clients.ids[s]]] > len(empty)]  # fmt: skip
-  moves = [(k, clients.ids[s], points[s]) for k, s in zip(empty, may_go, strict=False)]
-  for k, i, point in moves:
-    new[k], assignment[i] = point, k
-  return new, assignment
-
-
 @references(
   'fesem',
   FESEM,
@@ -846,14 +826,9 @@ def reseeded(new, assignment, clients, points, distances):
   changes={'shared_start': 'on'},
   start=near_centers,
 )
-@references(
-  'fesem',
-  {'num_clusters': 3, 'prox_lambda': 0.2, 'reseed_empty': True},
-  start=with_empty_center,
-)
 def fesem(
   clients, state, prox_lambda, prox_weighting='uniform', weighting='uniform',
-  server_optimizer=None, reseed_empty=False, keep=False, **options,
+  server_optimizer=None, keep=False, **options,
 ):  # fmt: skip
   """A pass of the loop of Algorithm 1."""
   del options
@@ -878,11 +853,6 @@ def fesem(
       memory = clients.memory.setdefault(k, {})
       new[k] = server_step(memory, server_optimizer, centers[k], new[k])
     report |= clients.clusters(points, assignment, new, before, weighting)
-  if reseed_empty:  # Eq. 6 is of the centers before.
-    distances = np.square(points - centers[before[clients.ids]]).sum(axis=1)
-    new, assignment = reseeded(new, assignment, clients, points, distances)
-    moved = clients.clusters(points, assignment, new, before, weighting)
-    report = moved | {'objective': report['objective']} | clients.report(losses)
   state['centers'], state['assignment'] = new, assignment
   if 'client_params' in state:
     for i in clients.drawn:  # Of those that drop out, the start.

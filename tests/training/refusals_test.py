@@ -151,7 +151,6 @@ REFUSED = [
   (private('robust', **TWO), 'dp'),
   (private('scaffold'), 'scaffold'),
   (whole_run('fed_em'), 'dp'),
-  (private('fesem', reseed_empty=True, **TWO), 'reseed_empty'),
   (private('fesem', init_models='random', **TWO), 'dp'),
   (private('fesem', wrap=lambda m: wrappers.with_reclustering(m, 2), **TWO),
    'recluster_every'),

@@ -4,26 +4,15 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import sizes_of
-from fesem_jax.algorithms.common.wrapped import check_wrappable, inner, replaced
+from fesem_jax.algorithms.common.wrapped import inner, replaced
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.server.comparison import ModelComparison, by_weights
-
-_ALL = by_weights()
 
 
-@recorded
-def with_reseeding(method: Algorithm, comparison: ModelComparison = _ALL) -> Algorithm:
-  """Moves a center without clients to the client farthest from its own center.
-
-  Args:
-    method: a method with centers; others raise `UserError`.
-    comparison: of models with centers, as the method makes it.
-  """
-  check_wrappable(method, 'reseed_empty')
+def with_reseeding(method: Algorithm) -> Algorithm:
+  """Moves a center without clients to the client farthest from its own center."""
 
   def step(state, data, cohort, key):
     old, before = inner(state).centers, inner(state).assignment
@@ -34,10 +23,7 @@ def with_reseeding(method: Algorithm, comparison: ModelComparison = _ALL) -> Alg
     assert method.with_centers is not None
     params = tree.rows_of(new.client_params, cohort)
     centers = tree.take(old, tree.rows_of(new.assignment, cohort))
-    compared = params
-    if comparison.align is not None:
-      compared = comparison.align(params, centers, method.local.mesh)
-    distance = tree.row_distances(compared, centers)
+    distance = tree.row_distances(params, centers)
     distance = jnp.where(clusters.took_part, distance, -1.0)
     centers, assignment = reseed_empty_centers(
       new.centers, new.assignment, params, distance, cohort, data
