@@ -63,14 +63,8 @@ def plan(
 ) -> Planned:
   """Prepares a configuration for its run in a workdir.
 
-  Args:
-    config: from `flags.configuration`.
-    machine: from `flags.machine`.
-    workdir: made if absent.
-    say: prints a line on what is run.
-    tuned: flags that differ between runs that share their programs.
-    make_portrait: whether the workdir gets what figures of clients need.
-    loaded: data of other runs with data in common; those of this run are added.
+  `tuned` are flags that differ between runs of the same programs, and `loaded` data
+  that runs have in common, to which those of this run are added.
   """
   quiet = machine.get('quiet')
   watchers = build_callbacks(machine, config)

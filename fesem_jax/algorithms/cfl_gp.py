@@ -36,8 +36,8 @@ class CflGpState(NamedTuple):
 
 @recorded
 def cfl_gp(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
-  """Builds CFL-GP with K centers (Kim et al., "Clustered Federated Learning via
-  Gradient-based Partitioning", ICML 2024).
+  """Builds CFL-GP with K = `num_clusters` centers (Kim et al., "Clustered Federated
+  Learning via Gradient-based Partitioning", ICML 2024).
 
     in every second round from the first on, 5 times, k the number of models in turn:
       g_ik <- mean of grad F_i(c_k) of this and of earlier rounds   for all clients
@@ -50,9 +50,6 @@ def cfl_gp(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
 
   The K models start as different random models, all clients in cluster 0. All clients
   take part; one that drops out of a clustering round goes by its earlier gradients.
-
-  Args:
-    num_clusters: K.
   """
   local.check_no_statistics('cfl_gp')
 

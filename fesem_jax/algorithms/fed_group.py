@@ -30,8 +30,8 @@ class FedGroupState(NamedTuple):
 
 @recorded
 def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
-  """Builds FedGroup (Duan et al., "FedGroup: Efficient Clustered Federated Learning via
-  Decomposed Data-Driven Measure", 2020).
+  """Builds FedGroup with K = `num_clusters` (Duan et al., "FedGroup: Efficient
+  Clustered Federated Learning via Decomposed Data-Driven Measure", 2020).
 
     once:  D_i  <- one epoch of SGD from w, less w              for 20 K random clients
            V    <- the first K left singular vectors of the matrix of columns D_i
@@ -42,9 +42,6 @@ def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
            c_k  <- sum_i alpha_i w_i over the clients with r_i = k
 
   with alpha_i = n_i / sum n_j over the clients of the center.
-
-  Args:
-    num_clusters: K.
   """
   local.check_no_statistics('fed_group')
   shortly = before_rounds(local, 1)

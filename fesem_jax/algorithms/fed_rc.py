@@ -32,8 +32,8 @@ class FedRcState(NamedTuple):
 
 @recorded
 def fed_rc(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
-  """Builds FedRC with K centers (Guo et al., "FedRC: Tackling Diverse Distribution
-  Shifts Challenge in Federated Learning by Robust Clustering", ICML 2024).
+  """Builds FedRC with K = `num_clusters` centers (Guo et al., "FedRC: Tackling Diverse
+  Distribution Shifts Challenge in Federated Learning by Robust Clustering", ICML 2024).
 
     q_s(k) <- pi_ik exp(-l(c_k; s)) / C_ky / sum_j (the same)      for s of client i
     C_ky   <- sum of q_s(k) over all s of class y / sum of q_s(k) over all s
@@ -44,9 +44,6 @@ def fed_rc(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
   which is `fed_em` but for C: a center is no better for an example because it has much
   of its class. C is of the q that clients had when they last took part, and at least
   1e-8; in the first round it is the same for all centers.
-
-  Args:
-    num_clusters: K.
 
   Raises:
     UserError: if the task is not classification.

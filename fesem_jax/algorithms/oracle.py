@@ -39,8 +39,7 @@ def oracle(
   Args:
     weighting: of the clients in a mean: 'uniform', as in FeSEM and IFCA, or
       'by_examples', as in FedAvg.
-    server_optimizer: moves each center by a step along the mean change of its clients
-      (FedOpt) instead of to their mean.
+    server_optimizer: of each center; see `fed_opt`.
 
   Raises:
     UserError: `init`, on data without `groups`, which `data.with_true_groups` adds.

@@ -27,10 +27,7 @@ def _sample(split: FederatedData) -> tuple[np.ndarray, np.ndarray]:
 
 @rule(101, bad='data(lambda x: 100 * x)', good='data()')
 def far_from_one(data: Data) -> Iterator[str]:
-  """Features, or targets of a regression, are far from 1: SGD stays at chance or fails.
-
-  Standardize the columns, or divide pixels by 255.
-  """
+  """Features, or targets of a regression, are far from 1, where SGD often fails."""
   x, y = _sample(data.train)
   parts = {} if _has_tokens(data.train) else {'features': x}
   parts |= {'targets': y} if data.train.task == 'regression' else {}
@@ -42,16 +39,13 @@ def far_from_one(data: Data) -> Iterator[str]:
 
 @rule(102, bad='data(test=split(seed=0))', good='data()')
 def copied(data: Data) -> Iterator[str]:
-  """Test examples are training examples, more than repeats in the data explain.
-
-  Split before you repeat, augment or share examples.
-  """
+  """Test examples are training examples; split before you repeat or augment."""
   train = _bytes_of_rows(data.train, slice(0, _TRAIN_ROWS))
   test = _bytes_of_rows(data.test, slice(0, None, -(-len(data.test.y) // _TEST_ROWS)))
   distinct = set(train)
   share = np.mean([row in distinct for row in test])
   if share > 0.01 + 2 * (1 - len(distinct) / len(train)):
-    yield f'{100 * share:.3g} % of the test examples are training examples'
+    yield f'{100 * share:.3g} % of the test examples are in training: split first'
 
 
 def _bytes_of_rows(split: FederatedData, rows: slice) -> list[bytes]:
@@ -67,10 +61,7 @@ def _bytes_of_rows(split: FederatedData, rows: slice) -> list[bytes]:
 
 @rule(103, bad='data(test=split(lambda x: 5 * x, seed=1))', good='data()')
 def scaled_apart(data: Data) -> Iterator[str]:
-  """One split is standardized and the other is not.
-
-  Apply the scaler that was fitted on the training examples to both.
-  """
+  """One split is standardized and the other is not."""
   if _has_tokens(data.train) or min(len(split.y) for split in data) < 20:
     return
   spread = np.stack([_sample(split)[0].std(axis=0) for split in data])
@@ -82,10 +73,7 @@ def scaled_apart(data: Data) -> Iterator[str]:
 
 @rule(104, bad='text(lambda tokens, i: tokens * (tokens % 5 == 0))', good='text()')
 def one_token(data: Data) -> Iterator[str]:
-  """One token is most of the text: another alphabet, or padding that counts.
-
-  Give the alphabet of the text; targets of -1 do not count.
-  """
+  """One token is most of the text: another alphabet, or padding without target -1."""
   train = data.train
   if _has_tokens(train):
     tokens = np.asarray((train.y if train.task == 'sequence' else train.x)[:_ROWS])
@@ -96,10 +84,7 @@ def one_token(data: Data) -> Iterator[str]:
 
 @rule(105, bad='text(lambda tokens, i: i % 16)', good='text()')
 def overlapping(data: Data) -> Iterator[str]:
-  """Test windows of a text share targets with training windows of the same client.
-
-  Let `text_stride` be the length of a window.
-  """
+  """Test windows of a text share targets with training windows of the same client."""
   if data.train.task != 'sequence':
     return
   half, shared = data.train.y.shape[-1] // 2, []
@@ -113,10 +98,7 @@ def overlapping(data: Data) -> Iterator[str]:
 
 @rule(106, bad='deal(clusters=None)', good='deal(clusters=[0, 0, 1, 1])')
 def lost_clusters(deal: Deal) -> Iterator[str]:
-  """The data have clusters, and clients mix them: agreement cannot be measured.
-
-  Deal within clusters, as `partition=cluster+dirichlet` does.
-  """
+  """The data have clusters, and clients mix them: agreement cannot be measured."""
   if deal.clusters is not None and deal.train.info.clusters is None:
     yield 'clients mix known clusters, which are lost: partition=cluster+... keeps them'
 
@@ -125,10 +107,7 @@ def lost_clusters(deal: Deal) -> Iterator[str]:
   107, bad='data(lambda x: np.where(np.arange(8) == 3, x[:, :1] > 0, x))', good='data()'
 )
 def target_in_features(data: Data) -> Iterator[str]:
-  """A column of the features is a target, up to its scale.
-
-  Leave the column out of the features.
-  """
+  """A column of the features is a target, up to its scale."""
   x, y = _sample(data.train)
   if _has_tokens(data.train) or len(x) < 20:
     return

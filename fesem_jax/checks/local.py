@@ -48,10 +48,7 @@ def _outputs(subject: Local) -> list[np.ndarray]:
   good='local(lr_schedule=optax.cosine_decay_schedule(1.0, 100))',
 )
 def restarting(subject: Local) -> Iterator[str]:
-  """The optimizer has a schedule, which begins anew in every round.
-
-  Give the schedule of rounds as `lr_schedule`, that of steps as `local_lr_schedule`.
-  """
+  """The optimizer has a schedule, which begins anew in every round."""
   shapes = jax.eval_shape(subject.local.model.init, jax.random.key(0))
   state = jax.eval_shape(subject.local.optimizer.init, shapes)
   has_schedule = lambda node: type(node).__name__ in _WITH_SCHEDULE  # noqa: E731
@@ -62,10 +59,7 @@ def restarting(subject: Local) -> Iterator[str]:
 
 @rule(202, bad='local(model=model(jax.nn.softmax))', good='local(model=model())')
 def probabilities(subject: Local) -> Iterator[str]:
-  """The model ends with a softmax, and so does its loss: it learns little.
-
-  Return logits.
-  """
+  """The model ends with a softmax, and so does its loss: it learns little."""
   model, class_tasks = subject.local.model, ('classification', 'sequence')
   if model.loss is model.task.loss and model.task.name in class_tasks:
     p = _outputs(subject)[0]
@@ -77,10 +71,7 @@ def probabilities(subject: Local) -> Iterator[str]:
   203, bad='local(model=model(lambda x: x - x.mean()))', good='local(model=model())'
 )
 def mixed(subject: Local) -> Iterator[str]:
-  """The output of an example depends on others, even on those that fill up a batch.
-
-  Normalize each example on its own; BatchNorm of Flax is supported.
-  """
+  """The output of an example depends on others, even on those that fill up a batch."""
   one, other = (outputs[0] for outputs in _outputs(subject))
   if not np.allclose(one, other, rtol=1e-3, atol=1e-3, equal_nan=True):
     yield 'apply of the model mixes the examples of a batch: normalize each on its own'
@@ -92,10 +83,7 @@ def mixed(subject: Local) -> Iterator[str]:
   good='local(augmentation=lambda key, x: noisy(key, x))',
 )
 def same_draws(subject: Local) -> Iterator[str]:
-  """A function draws without its key: alike in all steps, rounds and clients.
-
-  Draw by `jax.random` from the key that the function gets.
-  """
+  """A function draws without its key: alike in all steps, rounds and clients."""
   local = subject.local
   functions: dict[str, tuple[Any, tuple[Any, ...]]] = {}
   if local.augmentation is not None:

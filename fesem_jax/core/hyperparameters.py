@@ -184,16 +184,10 @@ def derived(function: Callable[[Values | None], float], text: str) -> float:
 
 
 def variable(value: float) -> jax.Array | float:
-  """A hyperparameter that is an argument of the compiled program.
+  """A hyperparameter, a Python number, as an argument of the compiled program.
 
-  A Python number would become a constant of the program.
-
-  Args:
-    value: of a hyperparameter.
-
-  Returns:
-    [] of JAX's type for Python numbers; 0 is returned unchanged, since programs without
-    e.g. a penalty differ from those with one.
+  The argument is [] of JAX's type for Python numbers. 0 is returned as it is, since
+  programs without a penalty, for example, differ from those with one.
   """
   if value == 0:
     return plain(value)

@@ -23,17 +23,11 @@ def cohort_of(
   mesh: Mesh,
   round: HostOrDeviceArray = None,
 ) -> Cohort:
-  """The cohort of chosen clients, filled up to a multiple of the devices.
+  """The cohort of chosen clients, filled up to a multiple of the devices of `mesh`.
 
-  Args:
-    client_ids: [S] distinct `FederatedData.client_ids`, as of `ids_of` by names; other
-      numbers become empty places.
-    data: training split, as the functions of a method get it.
-    mesh: the devices, `local.mesh`.
-    round: that of the round's cohort, for `lr_schedule`.
-
-  Raises:
-    UserError: on a repeated client, where ids are on the host.
+  `client_ids` are [S] distinct `FederatedData.client_ids`, as of `ids_of` by names;
+  other numbers become empty places. `round` is for `lr_schedule`. Raises `UserError` on
+  a repeated client, where ids are on the host.
   """
   if isinstance(client_ids, list | tuple | np.ndarray):
     distinct, counts = np.unique(np.asarray(client_ids), return_counts=True)

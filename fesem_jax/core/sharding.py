@@ -58,10 +58,7 @@ def num_shards(num_devices: int) -> int:
 def client_mesh(num_devices: Index = 0) -> Mesh:
   """A mesh of the first `num_devices` devices (0: all) along 'clients'.
 
-  With several processes, each contributes equally many devices.
-
-  Raises:
-    UserError: if there are fewer devices, or processes cannot share them equally.
+  Each of several processes has equally many. Raises `UserError` on too few devices.
   """
   devices = jax.devices()
   exist = num_devices <= len(devices)
@@ -170,13 +167,9 @@ def setup_devices(num_devices: int = 0, group: processes.Group | None = None) ->
   precision of products on accelerators and the cache of compiled programs in
   ~/.cache/fesem_jax, unless JAX's environment variables do.
 
-  Args:
-    num_devices: CPU devices of all processes together; 0 is one per core.
-    group: the processes that run together; see `processes.initialize`.
-
-  Raises:
-    RuntimeError: if JAX is already in use, or lacks the platform of JAX_PLATFORMS.
-    UserError: if the processes cannot connect.
+  `num_devices` are the CPU devices of all processes of `group`; 0 is one per core.
+  Raises `RuntimeError` if JAX is in use or lacks the platform of JAX_PLATFORMS, and
+  `UserError` if the processes cannot connect.
   """
   group = group or processes.Group()
   share = -(-max(0, num_devices) // max(1, group.num_processes))

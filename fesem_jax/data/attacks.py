@@ -114,18 +114,11 @@ def apply(
   attack_fraction: ranges.Share,
   seed: ranges.Seed = 0,
 ) -> FederatedData:
-  """The training split with a fraction of its clients bad.
+  """The training split, on the host, with a fraction of its clients bad.
 
-  A larger fraction includes the bad clients of a smaller one. Hold out first.
-
-  Args:
-    train: training split of M clients, on the host.
-    attack: attacks, or their expression; '' leaves the data as they are.
-    attack_fraction: share of the clients that are bad, rounded to whole clients.
-    seed: of the run.
-
-  Raises:
-    UserError: on an unknown attack, or unless both bad and honest clients remain.
+  A larger fraction includes the bad clients of a smaller one. `attack` are attacks or
+  their expression, '' for none; apply them after `hold_out`. Raises `UserError` unless
+  both bad and honest clients remain.
   """
   attacks = parse(attack) if isinstance(attack, str) else tuple(attack)
   if not attacks:

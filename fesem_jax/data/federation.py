@@ -176,17 +176,7 @@ def load_phases(
   partition: str | Partition = '',
   **options: Any,
 ) -> list[Phase]:
-  """Loads a data set whose groups of clients change at some rounds.
-
-  Args:
-    dataset: see `load`, also for `data_dir` and `task`.
-    drift_rounds: see `drift`; () for none.
-    drift_start: see `drift`.
-    data_dir: folder of the data.
-    task: what models are trained for.
-    partition: see `federate`.
-    **options: other arguments of `federate`.
-  """
+  """`load`, with groups of clients that change at `drift_rounds`; see `drift`."""
   names = 'seed', 'num_clients', 'examples_per_client'
   generated = {name: options[name] for name in names if name in options}
   pool = sources.read(dataset, data_dir, task=task, **generated)

@@ -23,15 +23,10 @@ Pair = tuple[FederatedData, FederatedData]
 
 
 def hold_out(train: FederatedData, seed: int = 0) -> Pair:
-  """Splits each client's training examples 80/20, for choosing hyperparameters.
+  """Training and validation split: 80/20 of each client's training examples.
 
-  Args:
-    train: training split of M clients, on the host.
-    seed: decides which examples are held out; the last ones with `test_rows='last'`.
-
-  Returns:
-    (training split, validation split) of the same clients; a client with a single
-      example keeps it for training.
+  `train` is on the host. `seed` decides which examples are held out; with
+  `test_rows='last'`, the last ones are. A client with a single example trains on it.
   """
   rng = prng_streams.host_rng(seed, prng_streams.HOLD_OUT)
   rows, held_out = split_each(rng, _rows_of(train), train.info.in_order)
@@ -43,16 +38,9 @@ def hold_out(train: FederatedData, seed: int = 0) -> Pair:
 def hold_out_clients(
   train: FederatedData, test: FederatedData, fraction: ranges.Share, seed: int = 0
 ) -> tuple[Pair, Pair]:
-  """Sets whole clients aside, to evaluate models on clients that never trained them.
+  """(Training, test) of the remaining clients, and of a `fraction` that is set aside.
 
-  Args:
-    train: training split of M clients, on the host.
-    test: test split of the same clients.
-    fraction: share of the clients to set aside, between 0 and 1.
-    seed: decides which clients.
-
-  Returns:
-    (training, test) of the remaining clients, and (training, test) of the others.
+  `train` and `test` are splits of the same clients, on the host; `seed` decides which.
   """
   count = round(fraction * train.num_clients)
   right = 0 < count < train.num_clients
@@ -68,15 +56,10 @@ def hold_out_clients(
 def first_examples(
   train: FederatedData, count: ranges.Count, seed: ranges.Seed = 0
 ) -> FederatedData:
-  """Keeps a few random training examples of each client, on the host.
+  """The training split, on the host, with `count` random examples of each client.
 
-  A larger count only adds examples. Shapes do not change, so that compiled programs fit
-  every count; other rows belong to no client.
-
-  Args:
-    train: training split of M clients.
-    count: examples of each client; a client with fewer keeps all.
-    seed: with the client's id, the order of its examples.
+  A client with fewer keeps all. A larger count only adds examples; shapes do not
+  change, so that compiled programs fit every count.
   """
   few_rows = []
   for client, rows in zip(np.asarray(train.client_ids), _rows_of(train), strict=True):
@@ -107,15 +90,9 @@ def _subset(
 
 
 class Phase(NamedTuple):
-  """The data from a round on, until those of the next phase.
+  """The training and test split, on the host, from a round on until the next phase."""
 
-  Attributes:
-    first_round: from 1.
-    train: training split, on the host.
-    test: test split of the same clients.
-  """
-
-  first_round: int
+  first_round: int  # from 1
   train: FederatedData
   test: FederatedData
 
@@ -141,12 +118,7 @@ def _form(split: FederatedData) -> tuple[object, ...]:
 def with_weights(weights: Any, train: FederatedData) -> FederatedData:
   """The training split with `weights` of its clients, for `weighting=by_weight`.
 
-  Args:
-    weights: name of each client -> its weight; or [M] in the order of the clients.
-    train: training split of M clients, on the host.
-
-  Raises:
-    UserError: if a client has no weight, or they are no weights.
+  They are by name, or [M] in the order of the clients. Raises `UserError` on others.
   """
   if isinstance(weights, Mapping):
     by_name = {str(name): weight for name, weight in weights.items()}
@@ -165,12 +137,8 @@ def with_true_groups(
 ) -> FederatedData:
   """The training split with the true groups of its clients, for the oracle.
 
-  Args:
-    train: training split of M clients, on the host, whose `info` has true clusters.
-    names: of all groups, in the order of `np.unique`; None takes those of `info`.
-
-  Raises:
-    UserError: if no true clusters are known.
+  `names` are those of all groups; None takes those of `train.info`. Raises `UserError`
+  if no true clusters are known.
   """
   truth = train.info.clusters
   check(truth is not None, 'oracle: the data have no true groups; e.g. rotated has')

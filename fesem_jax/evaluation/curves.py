@@ -23,14 +23,10 @@ Record = dict[str, Any]
 def reports(history: Sequence[Record], task: Task = CLASSIFICATION) -> Record:
   """The best round and the mean of the last ten evaluations of a run.
 
-  Args:
-    history: records of rounds, of which those with scores count.
-    task: whose first metric decides which round is the best.
-
-  Returns:
-    'best' and 'mean10', each with `deployed` and `finetuned` scores and, where some
-    clients are bad, `honest` with the same of the others. Those of 'best' have their
-    `round`, the first of equal ones; 'mean10' has the number of `evaluations`.
+  Returns 'best' and 'mean10', each with `deployed` and `finetuned` scores and, where
+  some clients are bad, `honest` with the same of the others. Those of 'best', by the
+  first metric of `task`, have their `round`, the first of equal ones; 'mean10' has the
+  number of `evaluations`.
   """
   measured = [r for r in history if _KINDS[0] in r]
   honest = [r['honest'] | {'round': r['round']} for r in measured if 'honest' in r]

@@ -87,11 +87,7 @@ OF_TOKENS = tuple(name for name, entry in _TABLE.items() if entry.takes == 'toke
 
 
 def options(model: str) -> dict[str, int]:
-  """Options of a model by its name, and their defaults: widths, depths, groups.
-
-  Raises:
-    UserError: on an unknown name.
-  """
+  """Options of a model by its name, and their defaults: widths, depths, groups."""
   check_choice('model', model, NAMES)
   module = _TABLE[model].module(_Request(1, (), False))
   return {
@@ -139,9 +135,6 @@ def build(
     hidden: widths of the MLP.
     task: a key of `tasks.TASKS`. For 'sequence', models of tokens give logits
       [B, S, L] of the token behind each position, else [B, L] behind the last one.
-
-  Returns:
-    The model; its parameters are float32.
 
   Raises:
     UserError: on an unknown name or option, or a model that does not fit the examples.

@@ -32,16 +32,9 @@ def conv2d(
 ) -> jax.Array:
   """2-D convolution, equal to `lax.conv_general_dilated` up to rounding.
 
-  Args:
-    x: [B, H, W, I].
-    kernel: [h, w, I, O].
-    strides: of the window.
-    padding: 'SAME', 'VALID' or pixels before and after each spatial axis.
-    method: 'forward_form', 'patches' or 'grouped', which is XLA's; None takes what is
-      fastest on the platform.
-
-  Returns:
-    [B, H', W', O].
+  [B, H', W', O] of x [B, H, W, I] and a kernel [h, w, I, O]. `padding` may be the
+  pixels before and after each axis. `method` is 'forward_form', 'patches' or 'grouped'
+  (XLA's); None takes the fastest on the platform.
   """
   if isinstance(padding, str):
     pads = jax.lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], strides, padding)
@@ -229,16 +222,10 @@ _by_platform.defvjp(_by_platform_fwd, _by_platform_bwd)
 def max_pool(
   x: jax.Array, window: int = 2, padding: Literal['VALID', 'SAME'] = 'VALID'
 ) -> jax.Array:
-  """Maximum over non-overlapping square windows; of equal ones, the first learns.
+  """Maximum over square windows of x [B, H, W, C]; of equal pixels, the first learns.
 
-  Args:
-    x: [B, H, W, C].
-    window: side of the square, also the stride.
-    padding: of rows and columns left over: 'VALID' drops them, 'SAME' gives them
-      a window of their own.
-
-  Returns:
-    [B, H // window, W // window, C], rounded up under 'SAME'.
+  [B, H // window, W // window, C]: 'VALID' drops the rows and columns left over, 'SAME'
+  gives them a window of their own.
   """
   if padding == 'SAME':
     rest = [(0, -n % window) for n in x.shape[1:3]]

@@ -18,14 +18,10 @@ _Flat = dict[tuple[str, ...], jax.Array]
 def with_pytorch_init(model: Model) -> Model:
   """A model whose layers start as those of PyTorch do by default.
 
-  Kernels and biases of dense layers and convolutions are uniform in (-1 / sqrt(n),
-  1 / sqrt(n)) with n inputs of a unit; so are those of recurrent layers, with n the
-  width of the states and the sum of PyTorch's two biases. Embeddings are standard
-  normal. Other parameters, such as those of normalizations, keep their start.
-
-  Args:
-    model: of `models.build`, or with layers that have a `kernel` [..., I, O] and
-      perhaps a `bias` [O].
+  Kernels [..., I, O] and biases [O] of dense layers and convolutions are uniform in
+  (-1 / sqrt(n), 1 / sqrt(n)) with n inputs of a unit; so are those of recurrent layers,
+  with n the width of the states and the sum of PyTorch's two biases. Embeddings are
+  standard normal. Other parameters, such as those of normalizations, keep their start.
   """
 
   def init(key: jax.Array) -> Params:

@@ -149,9 +149,6 @@ def from_flax(
     metrics: by name; see `Model`.
     task: a key of `tasks.TASKS`.
 
-  Returns:
-    The model.
-
   Raises:
     UserError: on an unknown task, or parameters that are not float32.
   """

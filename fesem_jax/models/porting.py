@@ -32,14 +32,8 @@ def from_state_dict(model: Model, state: Mapping[str, np.ndarray]) -> Params:
 
   Each layer, in the order in which it runs (of an NNX module, is defined), takes the
   first module of fitting shapes that no earlier one took. Compare logits to verify that
-  both networks agree.
-
-  Args:
-    model: of `models.build` or `models.from_flax`.
-    state: name, as conv1.weight, -> array, in PyTorch's order.
-
-  Raises:
-    UserError: naming the layer that no module fits, or modules that no layer takes.
+  both networks agree. `state` maps names, as conv1.weight, to arrays. Raises
+  `UserError` naming the layer that no module fits, or modules that no layer takes.
   """
   modules: dict[str, dict[str, np.ndarray]] = {}
   for name, x in state.items():

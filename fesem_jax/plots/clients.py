@@ -41,14 +41,11 @@ def true_clusters(
 
 
 def client_points(portrait: Portrait) -> pd.DataFrame:
-  """Local models of the sampled clients in the plane of their first two components.
+  """Local models of sampled clients in the plane of their first two components.
 
-  Args:
-    portrait: arrays of clients.npz, `Result.portrait`.
-
-  Returns:
-    `client`, `x`, `y`, `cluster`, 0 without clusters, and `true_cluster` where it is
-    known; `attrs['shares']` are the shares of variance of x and y.
+  `portrait` is a `Result.portrait`. Columns are `client`, `x`, `y`, `cluster`, 0
+  without clusters, and `true_cluster` where it is known; `attrs['shares']` are the
+  shares of variance of x and y.
   """
   sampled, at = portrait['sampled'], portrait['coordinates']
   at = np.pad(at, ((0, 0), (0, max(0, 2 - at.shape[1]))))

@@ -101,10 +101,7 @@ def free_models(
 
 
 def distances(losses: jax.Array, weights: jax.Array, usable: jax.Array) -> jax.Array:
-  """[K, K] float32: how much worse models are on each other's clusters than on theirs.
-
-    L_jk = loss of model j on the examples of cluster k
-    D_jk = max(L_jk - L_jj, L_kj - L_kk, 0)
+  """[K, K] float32 D_jk of `fed_drift`: how much worse models are on others' clusters.
 
   `losses` are [M, K], and `weights` [M, K] the examples of each client in each cluster.
   Infinite on the diagonal, and for models that are not `usable` [K] bool.

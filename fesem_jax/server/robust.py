@@ -43,9 +43,6 @@ def aggregation(text: str) -> Aggregate | None:
   All but the mean withstand bad clients, weigh clients alike and keep the models of the
   whole cohort. Lengths and distances are of all that is averaged, statistics of
   BatchNorm too. A number may be left out: 0.1, 0 and 1.
-
-  Raises:
-    UserError: on an unknown name, or a number out of range.
   """
   rules = build(text, _RULES, 'aggregation')
   check(len(rules) == 1, f'aggregation: {text!r:.30} is more than one rule')

@@ -12,10 +12,7 @@ from fesem_jax.tasks.task import Figure, Task, add, softmax
 
 
 def cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
-  """Softmax cross entropy of integer labels, example by example: [B] float32.
-
-  `logits` are [B, L] float32, `y` [B] int32 labels in 0..L-1.
-  """
+  """[B] float32 softmax cross entropy of logits [B, L] and labels [B] in 0..L-1."""
   # With integer labels the gradient would be a scatter, which is slow.
   return optax.softmax_cross_entropy(logits, jax.nn.one_hot(y, logits.shape[-1]))
 

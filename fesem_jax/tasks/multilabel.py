@@ -24,10 +24,7 @@ _BLOCK = 2**10  # Clients whose figures are computed at once.
 
 
 def binary_cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
-  """[B] float32 sigmoid cross entropy of each example, the mean over its labels.
-
-  `logits` are [B, L] float32, `y` [B, L] int32, 1 for labels that an example has.
-  """
+  """[B] float32 mean sigmoid cross entropy of logits and labels 0 or 1, [B, L]."""
   losses = optax.sigmoid_binary_cross_entropy(logits, y.astype(logits.dtype))
   return losses.mean(axis=-1)
 
@@ -64,10 +61,7 @@ def _measure(
 
 
 def _figures(counts: LabelCounts) -> dict[str, np.ndarray]:
-  """[M] metrics of scikit-learn from float64 counts of M clients.
-
-  Macro F1 is over the labels that occur, AUC over those that only some examples have.
-  """
+  """[M] metrics of scikit-learn; F1 is over labels that occur, AUC over mixed ones."""
   size, exact, correct, predicted, actual, logits = counts
   either = predicted + actual
   occurs, whole = either > 0, either.sum(axis=1)

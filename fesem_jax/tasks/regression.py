@@ -11,10 +11,7 @@ from fesem_jax.tasks.task import Figure, Task
 
 
 def squared_error(outputs: jax.Array, y: jax.Array) -> jax.Array:
-  """[B] float32 squared error of each example, the mean over its targets.
-
-  `outputs` and the targets `y` are [B, D] float32.
-  """
+  """[B] float32 mean squared error of outputs and targets, both [B, D] float32."""
   return jnp.square(outputs - y).mean(axis=-1)
 
 

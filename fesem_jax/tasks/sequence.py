@@ -21,10 +21,7 @@ def _cross_entropies(logits: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def token_cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
-  """[B] float32 mean softmax cross entropy of the tokens of each sequence; 0 without.
-
-  `logits` are [B, S, L] float32, `y` [B, S] int32 tokens in 0..L-1, or -1 for none.
-  """
+  """[B] float32 mean cross entropy of logits [B, S, L] and tokens [B, S], -1 none."""
   count = (y >= 0).sum(axis=-1)
   return _cross_entropies(logits, y).sum(axis=-1) / jnp.maximum(count, 1)
 

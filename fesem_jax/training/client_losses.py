@@ -44,16 +44,10 @@ def cohort_losses(
   data: FederatedData,
   cohort: Cohort | None = None,
 ) -> jax.Array:
-  """[S, K] float32 mean training loss F_i(w_k) of K models on each client (IFCA).
+  """[S, K] float32 training loss F_i(w_k) of models [K, ...] on each client (IFCA).
 
   Forward passes run in float32. What is not a number counts as infinite; an empty place
-  gets 0.
-
-  Args:
-    local: how clients train; its `model` has the loss, its `mesh` the devices.
-    models: [K, ...].
-    data: training split of M clients.
-    cohort: the S clients of a round; None stands for all M clients.
+  gets 0. `cohort` are the S clients of a round; None stands for all M clients.
   """
   if cohort is None:
     padded = -(-data.num_clients // local.mesh.size) * local.mesh.size

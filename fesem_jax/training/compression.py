@@ -33,9 +33,6 @@ def compression(text: str) -> Sends:
 
   Args:
     text: e.g. 'top_k(0.01)' or 'top_k(0.01, error_feedback=False)'.
-
-  Raises:
-    UserError: if the text is none of these, or a number is out of range.
   """
   sends = build(text, KINDS, 'compress')
   check(len(sends) == 1, f'compress: {text!r:.30} is more than one')

@@ -42,17 +42,11 @@ def local_optimizer(
   parameters that learn. The state is reset in every round. Others are Optax's.
 
   Args:
-    optimizer: 'sgd'; 'momentum', SGD with `momentum`; 'adam'; or 'adamw', whose
-      `weight_decay` is decoupled.
-    learning_rate: eta, the local learning rate.
-    momentum: momentum of 'momentum'; 0 is plain SGD.
-    weight_decay: multiple of the parameters that is added to the gradient, or, with
-      'adamw', that steps take off them; 0 is none.
-    clip_norm: L2 norm, over all parameters, to which the gradient of each step of a
-      client is clipped, penalty and correction included; 0 is none.
-
-  Raises:
-    UserError: on an unknown name, or a number out of range.
+    optimizer: 'sgd', 'momentum', 'adam', or 'adamw', whose weight decay is decoupled.
+    learning_rate: eta.
+    momentum: of 'momentum'; 0 is plain SGD.
+    weight_decay: 0 is none.
+    clip_norm: L2 norm of the gradient of a step; 0 is none.
   """
   clips, decays, moves_on = clip_norm > 0, weight_decay > 0, momentum > 0
 

@@ -48,9 +48,6 @@ def differential_privacy(
       'server' to the sum of each center's changes; then it sees the models.
     delta: delta of (epsilon, delta); 0 computes no epsilon, which needs the
       package dp-accounting.
-
-  Raises:
-    UserError: on a number out of range, or without dp-accounting.
   """
   installed = importlib.util.find_spec('dp_accounting') is not None
   check(

@@ -19,10 +19,7 @@ _MARKDOWN = {c: '\\' + c for c in '\\`*[]<>|&~'}
 
 
 def printable(value: object, limit: int = 40) -> str:
-  """A value, converted by `str`, as one line of at most `limit` printable characters.
-
-  Longer text loses its middle.
-  """
+  """A value as one line of at most `limit` printable characters, without its middle."""
   text = str(value)
   if len(text) > limit:
     length = limit - 3
@@ -60,11 +57,7 @@ def in_figure(value: object, limit: int = 40) -> str:
 
 
 def names_in_figure(methods: Iterable[str]) -> list[str]:
-  """Names of methods as shown, for Matplotlib, different ones as different texts.
-
-  Long names lose their middle; where some would be the same then, they have several
-  lines instead.
-  """
+  """Distinct texts of methods for Matplotlib; long names lose their middle or wrap."""
   # A legend leaves out what begins with an underscore.
   names = [f' {name}' if name.startswith('_') else name for name in methods]
   short = [in_figure(name) for name in names]

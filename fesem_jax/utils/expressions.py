@@ -33,10 +33,7 @@ class Call(NamedTuple):
 
 
 def split(text: str, separators: str = ',', subject: str = 'expression') -> list[str]:
-  """Parts of a text between separators outside of brackets and quotes.
-
-  Raises `UserError` on an unbalanced bracket or quote.
-  """
+  """Parts of a text between separators that are outside of brackets and quotes."""
   parts, closing = [''], list[str]()
   for token in _TOKEN.findall(text):
     if token in _CLOSING:

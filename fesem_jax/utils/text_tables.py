@@ -127,10 +127,7 @@ class Table:
     return self.numbers.to_csv(lineterminator='\n')
 
   def write(self, folder: pathlib.Path, name: str = 'table') -> None:
-    """Writes NAME.md, .csv, .tex and .json into an existing folder.
-
-    Columns beyond the first ones have LaTeX files of their own, NAME_2.tex and so on.
-    """
+    """Writes NAME.md, .csv, .json and .tex (more columns: NAME_2.tex) to a folder."""
     numbers = self.numbers.reset_index().astype(object)
     rows = numbers.where(numbers.notna(), None).to_dict('records')
     texts = {'md': self.to_markdown(), 'csv': self.to_csv()}

@@ -64,11 +64,7 @@ class Parted(Partition):
 
 
 class InClusters(Parted):
-  """Clients within the clusters that the data know; client i is of cluster i mod K.
-
-  Attributes:
-    within: how the examples of a cluster are dealt to its clients.
-  """
+  """Clients of the data's clusters, client i of cluster i mod K, dealt by `within`."""
 
   by_cluster = True
 
@@ -181,11 +177,7 @@ def rotate(x: Array, degrees: float, sampling: str = 'linear') -> Array:
 
 
 class LabelPermuted(Grouped):
-  """Groups of clients with labels in another order; they are the true clusters.
-
-  Attributes:
-    groups: k; the first keeps its labels.
-  """
+  """k groups of clients with permuted labels, the first with the original ones."""
 
   by_label = True
   groups: Annotated[int, ranges.Range(1, _MAX_GROUPS)] = 4
@@ -241,9 +233,7 @@ class LabelSwapped(Grouped):
 class Corrupted(Grouped):
   """Groups of clients with corrupted images (Hendrycks and Dietterich 2019).
 
-  Attributes:
-    groups: k, or the corruption of each, of `image_corruptions.NAMES`.
-    strength: 1 to 5.
+  `groups` may be their corruptions, of `image_corruptions.NAMES`; `strength` is 1 to 5.
   """
 
   setting = str
@@ -263,10 +253,6 @@ class Noisy(Partition):
 
   NIID-Bench's noise-based feature imbalance (Section IV-B), on what models see: bytes
   become float32, and columns are standardized before.
-
-  Attributes:
-    variance: of the last client.
-    within: how examples are dealt.
   """
 
   layer = 2

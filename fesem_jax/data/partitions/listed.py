@@ -33,11 +33,7 @@ _LISTED = re.compile(r'(\w+)\s*:\s*\[([^\[\]]*)\]')
 
 
 class Natural(Partition):
-  """The clients that the data have.
-
-  Attributes:
-    min_examples: leaves out clients with fewer training and test examples together.
-  """
+  """The clients of the data, without those of fewer than `min_examples` examples."""
 
   layer = 9
   min_examples: ranges.Index = 0

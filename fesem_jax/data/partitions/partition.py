@@ -237,11 +237,7 @@ def rows_of(group: Array, num_groups: int) -> Rows:
 
 
 class Iid(Partition):
-  """Equal shares of all examples, at random.
-
-  Attributes:
-    sizes: training examples of each client instead; others are left out.
-  """
+  """Equal shares of all examples at random, or `sizes`, training examples of each."""
 
   sizes: Sequence[int] = ()
 
@@ -324,11 +320,7 @@ class Dirichlet(ByShares):
 
 
 class Unequal(ByShares):
-  """Sizes from a Dirichlet distribution, and labels at random.
-
-  Attributes:
-    alpha: concentration; smaller is more skewed.
-  """
+  """Sizes from Dir(alpha), more skewed for a smaller alpha, and labels at random."""
 
   alpha: Alpha = 0.5
 
@@ -337,11 +329,7 @@ class Unequal(ByShares):
 
 
 class Lognormal(ByShares):
-  """Sizes in proportion to exp(sigma z), z ~ N(0, 1) (FedDyn, Acar et al. 2021).
-
-  Attributes:
-    sigma: deviation of the logarithm of sizes.
-  """
+  """Sizes in proportion to exp(sigma z), z ~ N(0, 1) (FedDyn, Acar et al. 2021)."""
 
   sigma: Sigma = 0.3
 
@@ -370,13 +358,9 @@ class FewLabels(ByShares):
 
 
 class Labels(FewLabels):
-  """`per_client` labels for each client (NIID-Bench, Li et al. 2022).
+  """`per_client` labels a client, or those `of` each (NIID-Bench, Li et al. 2022).
 
   Client i has label i mod L and random others; a label's clients share it equally.
-
-  Attributes:
-    per_client: labels of each client.
-    of: the labels of each client instead.
   """
 
   of: Sequence[Sequence[int]] = ()
@@ -403,12 +387,8 @@ class Labels(FewLabels):
 class PowerLaw(FewLabels):
   """`per_client` labels and sizes of a power law (FedProx's MNIST, Li et al. 2020).
 
-  Client i has labels i, i + 1, ... mod L: 5 examples of each, and a share of the
-  others.
-
-  Attributes:
-    per_client: labels of each client.
-    sigma: shares are in proportion to exp(sigma z), z ~ N(0, 1).
+  Client i has labels i, i + 1, ... mod L: 5 examples of each, and of the others a share
+  in proportion to exp(sigma z), z ~ N(0, 1).
   """
 
   sigma: Sigma = 2.0
@@ -426,11 +406,7 @@ class PowerLaw(FewLabels):
 
 
 class DirichletLabels(Partition):
-  """Equal sizes, labels of each client from Dir(alpha p) (Hsu et al. 2019).
-
-  Attributes:
-    alpha: concentration about the shares p of the classes; smaller is more skewed.
-  """
+  """Equal sizes, labels from Dir(alpha p), p the shares of all (Hsu et al. 2019)."""
 
   by_label = True
   alpha: Alpha = 0.5
@@ -465,11 +441,7 @@ def _equal_sizes(rng: Generator, labels: Array, drawn: Array) -> Array:
 
 
 class Shards(Partition):
-  """Shards of the examples in the order of their labels (FedAvg, McMahan et al. 2017).
-
-  Attributes:
-    per_client: shards of each client.
-  """
+  """`per_client` shards of examples in the order of labels (McMahan et al. 2017)."""
 
   by_label = True
   per_client: ranges.Count = 2
