@@ -80,7 +80,7 @@ def table_of(result: dict[str, Any]) -> Table:
   columns['sizes'] = ['/'.join(map(str, row['sizes'][0])) for row in rows]
   index = [f'K = {k}' for k in result['by_k']]
   note = f'±: standard deviation over {len(result["seeds"])} seeds.'
-  return Table.of_texts(index, columns, note)
+  return Table.from_texts(index, columns, note)
 
 
 def main(argv: list[str]) -> None:

@@ -112,7 +112,7 @@ def _interrupted(sentence: str) -> NoReturn:
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-  if (topic := usage.asked(argv)) is not None:
+  if (topic := usage.requested_topic(argv)) is not None:
     try:
       print(usage.text(topic))
     except UserError as e:
@@ -188,4 +188,4 @@ def _left_closed_pipe() -> bool:
 
 def no_positional(argv: list[str]) -> None:
   if len(argv) > 1:
-    raise UserError(f'{argv[1]!r} is not a flag; flags are written --name=value.')
+    raise UserError(f'{argv[1]!r:.30}: is not a flag; write --NAME=VALUE')

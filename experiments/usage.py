@@ -19,7 +19,7 @@ _WIDTH = 88
 _OURS = ('experiments.', 'fesem_jax.', 'reproductions.')
 
 
-def asked(argv: list[str]) -> str | None:
+def requested_topic(argv: list[str]) -> str | None:
   """Topic of --help in a command line: '' is the page, None is nothing."""
   for text in argv[1 : argv.index('--') if '--' in argv else None]:
     name, _, value = text.lstrip('-').partition('=')

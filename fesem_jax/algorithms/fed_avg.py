@@ -25,10 +25,9 @@ def fed_avg(
     c   <- sum_i alpha_i w_i            alpha_i = n_i / sum_j n_j
 
   Args:
-    weighting: 'by_examples' (alpha_i above) or 'uniform' (alpha_i = 1 / S).
-    aggregation: in place of this mean; see `robust.aggregation`.
-    server_optimizer: takes a step along sum_i alpha_i (w_i - c) instead (FedOpt);
-      None takes the mean.
+    weighting: of clients in the mean: 'by_examples' (alpha_i) or 'uniform' (1 / S).
+    aggregation: rule in place of the mean; see `robust.aggregation`.
+    server_optimizer: steps along sum_i alpha_i (w_i - c); None takes the mean.
   """
   server_optimizer = mask_batch_stats(server_optimizer, local.model.statistics)
   averaging = Averaging(weighting, server_optimizer, robust.aggregation(aggregation))

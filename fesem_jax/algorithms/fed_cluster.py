@@ -63,7 +63,7 @@ def fed_cluster(
   All clients take part in every round.
 
   Args:
-    max_clusters: no split makes more clusters.
+    max_clusters: most clusters that splits make.
     eps1: a cluster whose mean update is this small, relative to the largest, has
       converged.
     eps2: clients whose updates are this large (L2 norm) have not converged.
@@ -71,7 +71,7 @@ def fed_cluster(
     min_size: clusters of this many clients or fewer are not split.
     linkage: 'complete', 'average', or 'single', the paper's.
     min_rounds: no check in these first rounds.
-    check_every: checks are made in every round that this divides.
+    check_every: rounds between checks.
   """
   local.check_no_statistics('fed_cluster')
 

@@ -38,7 +38,7 @@ def fed_dane(
   are without Dropout or augmentation; local training has both.
 
   Args:
-    prox_mu: mu.
+    prox_mu: mu, the factor of the squared distance to c.
     same_cohort: use one cohort for both passes, as the authors' code does.
   """
 

@@ -57,8 +57,8 @@ def fed_dyn(
 
   def one(client):
     alpha, h_i = variable(dyn_alpha), client.state
-    less = plus(jax.tree.map(jnp.negative, h_i))
-    model = local_sgd(client, less, penalty=alpha / 2)
+    linear_term = plus(jax.tree.map(jnp.negative, h_i))
+    model = local_sgd(client, linear_term, penalty=alpha / 2)
 
     def changed(h, w, x):
       return h - alpha * (w - x)

@@ -96,7 +96,7 @@ def fed_few(
     moves = jax.tree.map(lambda x: x[:, 0], trained.sums.params)
     counted = jnp.where(trained.took_part(), importance, 0.0)  # [K, S]
     centers = mean_of(ClusterSums(moves, jax.vmap(total)(counted)), state.centers)
-    clients = learners.of_all_centers(trained)
+    clients = learners.sum_over_centers(trained)
     clients = clients._replace(loss=trained.loss.min(axis=0))
     before, best = state.assignment, losses.argmin(axis=1).astype(jnp.int32)
     took_part = clients.took_part()

@@ -53,9 +53,9 @@ def hypo_cluster(
   Args:
     num_clusters: K.
     weighting: 'uniform' (IFCA) or 'by_examples' (HypCluster).
-    init_restarts: draws of the first centers, the best one is kept; 20 is better.
+    init_restarts: draws of the first centers, of which the best is kept; 20 is better.
     init_rounds: rounds for which each draw is tried; with several draws, 2 is better.
-    init_clients: clients that try them.
+    init_clients: clients that try the draws of the first centers.
     server_optimizer: moves each center by a step along the mean change of its clients
       (FedOpt) instead of to their mean; draws are compared without it.
   """

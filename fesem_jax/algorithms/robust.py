@@ -51,7 +51,7 @@ def robust(
   whole clients.
 
   Args:
-    num_clusters: K.
+    num_clusters: K, the number of clusters.
     trim: share of each cluster that k-means leaves out of its mean, the
       clients farthest from the center; 0 is plain k-means.
     aggregation: of each cluster's models, 'trimmed_mean' or 'median' in the paper; see

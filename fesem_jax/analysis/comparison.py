@@ -77,8 +77,7 @@ class Comparison:
   def check(self) -> None:
     """Raises `UserError` if some of the methods could not run."""
     if self.refused:
-      why = '; '.join(f'{label}: {e}' for label, e in self.refused.items())
-      raise UserError(f'Not all methods ran. {why}')
+      raise UserError('; '.join(f'{label}: {e}' for label, e in self.refused.items()))
 
   def __str__(self) -> str:
     refused = [f'{label} cannot run: {e}' for label, e in self.refused.items()]

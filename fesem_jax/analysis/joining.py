@@ -156,7 +156,7 @@ def table_of(rows: list[Row]) -> Table:
     head = f'{head} {tables.heading(name)}'.strip()
     columns[head] = [spread(mean, std, f'.{metric.digits}f') for _, mean, std in parts]
   note = f'Mean ± standard deviation over {len({r["seed"] for r in rows})} run(s).'
-  return Table.of_texts(means.index.get_level_values(0), columns, note)
+  return Table.from_texts(means.index.get_level_values(0), columns, note)
 
 
 @jax.jit(static_argnums=0)

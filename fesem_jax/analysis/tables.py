@@ -198,10 +198,10 @@ def client_changes(clients: 'DataFrame', base: str, column: str) -> 'DataFrame':
     return pandas.DataFrame()
   sign = 1 if metric(column).higher_is_better else -1
   gain = sign * wide.drop(columns=base).sub(wide[base], axis=0)
-  known = gain.notna().groupby('seed').any()
+  is_measured = gain.notna().groupby('seed').any()
   parts = {}
-  for name, holds in {'gain': gain > 0, 'equal': gain == 0, 'lose': gain < 0}.items():
-    counts = holds.groupby('seed').sum().where(known)
+  for name, mask in {'gain': gain > 0, 'equal': gain == 0, 'lose': gain < 0}.items():
+    counts = mask.groupby('seed').sum().where(is_measured)
     parts[name] = counts.agg(['mean', 'std']).T
   return pandas.concat(parts, axis=1)
 

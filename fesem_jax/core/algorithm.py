@@ -43,7 +43,7 @@ class ClientModels(NamedTuple):
   def params(self, count: int) -> Params:
     """[count, ...] the complete model of each client; `ValueError` for a mixture."""
     if self.mixture is not None:
-      raise ValueError('Clients that use a mixture have no single model.')
+      raise ValueError('mixture: clients have no single model')
     personal = self.personal
     if offloading.is_offloaded(personal):
       personal = personal.fetch(jnp.arange(count))

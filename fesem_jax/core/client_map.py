@@ -27,7 +27,7 @@ def map_clients(
   body: Body,
   ids: jax.Array,
   work: jax.Array,
-  own: Any,
+  client_rows: Any,
   shared: Any,
   *,
   per_chunk: int,
@@ -47,7 +47,7 @@ def map_clients(
     body: processes a chunk; it must not add empty slots to the sums.
     ids: [S] int32 positions in the data; S is a multiple of the number of devices.
     work: [S] int32 work of each client; similar ones share a chunk.
-    own: tree of [S, ...], the data of each client; rows in host memory are fetched.
+    client_rows: tree of [S, ...] of each client; rows in host memory are fetched.
     shared: replicated arrays that `body` needs, as it cannot close over them.
     per_chunk: C, clients side by side, at most.
     empty: M, the position of an empty slot.
@@ -70,7 +70,7 @@ def map_clients(
   on_device = _over_chunks(
     body, finish, per_chunk, part, num_groups, empty, replaces, reads_ahead(mesh)
   )
-  clients = jnp.asarray(ids), work, own, into, group
+  clients = jnp.asarray(ids), work, client_rows, into, group
   return per_device(on_device, mesh, 1)(clients, shared, sums)
 
 
@@ -85,7 +85,7 @@ def _over_chunks(
   ahead: bool,
 ) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
   def on_device(clients: Any, shared: Any, sums: Any) -> tuple[Any, Any]:
-    ids, work, own, into, group = clients
+    ids, work, client_rows, into, group = clients
     order, number = in_chunks(work, per_chunk, group, num_groups)
     most, width = order.shape
     # The largest divisor up to `part`, so that all parts have equal sizes.
@@ -102,7 +102,7 @@ def _over_chunks(
         unread = is_offloaded(into) and not replaces
         return None if into is None or unread else result
 
-      return own, jax.tree.map(old, into, results, is_leaf=_is_leaf)
+      return client_rows, jax.tree.map(old, into, results, is_leaf=_is_leaf)
 
     def run(i: jax.Array, carry: Any) -> Any:
       (results, fetched), sums = carry

@@ -257,10 +257,10 @@ class FederatedData:
     total, sizes = sizes.sum(), sizes.astype(np.int64)
     check(total == len(x), f'sizes: sum to {total:g}; x has {len(x)} rows')
     ids = np.arange(len(sizes)) if client_ids is None else np.asarray(client_ids)
-    right = ids.shape == sizes.shape and ids.dtype.kind in 'iu'
-    right = right and len(np.unique(ids)) == len(ids)
-    right = right and ids.min(initial=0) >= 0 and ids.max(initial=0) < 2**31
-    check(right, f'client_ids: must be {len(sizes)} distinct integers below 2^31')
+    valid = ids.shape == sizes.shape and ids.dtype.kind in 'iu'
+    valid = valid and len(np.unique(ids)) == len(ids)
+    valid = valid and ids.min(initial=0) >= 0 and ids.max(initial=0) < 2**31
+    check(valid, f'client_ids: must be {len(sizes)} distinct integers below 2^31')
     if info is None:
       info = ClientInfo(np.array([str(i) for i in ids]))
     check(len(info.names) == len(sizes), f'info: must be of the {len(sizes)} clients')

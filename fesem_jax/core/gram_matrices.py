@@ -36,7 +36,7 @@ def inner_products(
   devices = 1 if mesh is None else mesh.size
 
   def on_device(stack: Params, rows: Any, origin: Any) -> tuple[None, jax.Array]:
-    products = [_of_layer(x, rows, origin, devices) for x in jax.tree.leaves(stack)]
+    products = [_layer_gram(x, rows, origin, devices) for x in jax.tree.leaves(stack)]
     return None, functools.reduce(jnp.add, products)
 
   return per_device(on_device, mesh, 1)(stack, rows, origin)[1]
@@ -69,7 +69,7 @@ def centered_gram(
   return jnp.where(pairs, gram, 0.0)
 
 
-def _of_layer(x: jax.Array, rows: Any, origin: Any, devices: int) -> jax.Array:
+def _layer_gram(x: jax.Array, rows: Any, origin: Any, devices: int) -> jax.Array:
   """[n, n]: this device's share of the products of a layer x [S / D, ...]."""
   x = x[:, None] if x.ndim == 1 else x
   count = x.shape[0] * devices if rows is None else rows.shape[0]

@@ -166,9 +166,9 @@ class LocalTraining(NamedTuple):
     """[] sum of `local_lr_schedule` over the first `steps` [] int32 of `most` steps."""
     if self.local_lr_schedule is None:
       return steps
-    every = jnp.arange(most, dtype=jnp.int32)
-    rates: Any = jax.vmap(lambda step: self.rate_of_step(step, None))(every)
-    return jnp.where(every < steps, rates, 0.0).sum()
+    numbers = jnp.arange(most, dtype=jnp.int32)
+    rates: Any = jax.vmap(lambda step: self.rate_of_step(step, None))(numbers)
+    return jnp.where(numbers < steps, rates, 0.0).sum()
 
 
 @checked

@@ -129,8 +129,8 @@ def repeat(model: Params, count: int, mesh: Mesh) -> Offloaded:
 
   def on_device(model):
     row = pack(jax.tree.map(lambda x: x[None], model))[0]
-    each = jnp.arange(count // mesh.size)
-    return jax.lax.map(lambda _: _to_host(row), each), None
+    places = jnp.arange(count // mesh.size)
+    return jax.lax.map(lambda _: _to_host(row), places), None
 
   rows = per_device(on_device, mesh, 0)(model)[0]
   return Offloaded(rows, Form(form, tuple(x.shape for x in leaves)), mesh)

@@ -174,18 +174,18 @@ def as_sent(traffic: Traffic, sends: Sends | None) -> Traffic:
   size = traffic.model
   compressed = sends.num_bytes(size // NUMBER)
 
-  def less(up: Any, most: int) -> Any:
+  def compressed_up(up: Any, most: int) -> Any:
     # Models, but not what is sent beside them, however much that is.
     return up - np.minimum(up // size, most) * (size - compressed)
 
   def round_costs(inputs: Any, drawn: Any) -> Any:
     sent = traffic.round_costs(inputs, drawn)
-    return sent._replace(up=less(sent.up, traffic.models_up))
+    return sent._replace(up=compressed_up(sent.up, traffic.models_up))
 
   def start_bytes(num_clients: int) -> tuple[float, float]:
     down, up = traffic.start_bytes(num_clients)
     # Of all clients: what each of them sends beside a model must not add up to one.
     count = max(1, traffic.starters(num_clients))
-    return down, count * less(up / count, traffic.models_before)
+    return down, count * compressed_up(up / count, traffic.models_before)
 
   return traffic._replace(round_costs=round_costs, start_bytes=start_bytes)

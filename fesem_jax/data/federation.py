@@ -126,9 +126,9 @@ def drift(
   """
   ranges.check_choice('drift_start', start, ('groups', 'one'))
   firsts = [1, *rounds]
-  right = all(isinstance(first, int | np.integer) for first in firsts)
-  right = right and all(a < b for a, b in itertools.pairwise(firsts))
-  check(right, f'drift_rounds: must rise from 2; got {[*rounds]!s:.40}')
+  valid = all(isinstance(first, int | np.integer) for first in firsts)
+  valid = valid and all(a < b for a, b in itertools.pairwise(firsts))
+  check(valid, f'drift_rounds: must rise from 2; got {[*rounds]!s:.40}')
   train, _ = splits = federate(pool, partition, **options)
   value = as_partition(partition, pool)
   groups = value.groups_of(train.num_clients)

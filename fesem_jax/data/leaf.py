@@ -96,7 +96,7 @@ def celeba(request: Request) -> Arrays:
     arrays = read_folder(folder, lambda names: np.array(names, object))
   else:
     with reading(folder / 'list_attr_celeba'):
-      arrays = _of_lists(folder)
+      arrays = _array_lists(folder)
   with concurrent.futures.ThreadPoolExecutor() as pool:
     # The last folder, as Kaggle's archive has one inside of another.
     paths = [images[-1] / name for name in arrays['x']]
@@ -112,7 +112,7 @@ def _read_image(path: pathlib.Path) -> np.ndarray:
     return np.asarray(small.convert('RGB'))
 
 
-def _of_lists(folder: pathlib.Path) -> Arrays:
+def _array_lists(folder: pathlib.Path) -> Arrays:
   """Names of images and labels of celebrities with enough images."""
   client = _list(folder, 'identity_CelebA', header=None, index_col=0).iloc[:, 0]
   client = client.astype(str).sort_values(kind='stable')

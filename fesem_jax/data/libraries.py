@@ -117,7 +117,7 @@ def _split_arrays(
   for rows in (splits[name] for name in names):
     images = [_pixels(row, side) for row in rows[image]]
     shapes = sorted({x.shape for x in images})
-    check(len(shapes) < 2, f'images have shapes {shapes[:2]}; give side=64, e.g.')
+    check(len(shapes) < 2, f'images have shapes {shapes[:2]}; resize them by side=64')
     columns = {'y': label, 'client': client} if client else {'y': label}
     part = {role: np.array(list(rows[column])) for role, column in columns.items()}
     parts.append({'x': np.stack(images)} | part)

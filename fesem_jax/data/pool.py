@@ -115,8 +115,8 @@ def from_arrays(
   check_targets(x.shape, y, task, 'y')
   scale = scale_of(x, 'x') if scale is None else float(scale)
   for role, values in columns.items():
-    right = values.shape == (len(x),)
-    check(right, f'{role}: shape {values.shape}; x has {len(x)} rows')
+    valid = values.shape == (len(x),)
+    check(valid, f'{role}: shape {values.shape}; x has {len(x)} rows')
   fields = _clients(columns)
   if 'split' in columns:
     texts = columns['split'].astype(str)

@@ -43,8 +43,8 @@ def hold_out_clients(
   `train` and `test` are splits of the same clients, on the host; `seed` decides which.
   """
   count = round(fraction * train.num_clients)
-  right = 0 < count < train.num_clients
-  check(right, f'fraction: {fraction} sets aside none or all of {train.num_clients}')
+  valid = 0 < count < train.num_clients
+  check(valid, f'fraction: {fraction} sets aside none or all of {train.num_clients}')
   rng = prng_streams.host_rng(seed, prng_streams.UNSEEN)
   order = rng.permutation(train.num_clients)
   seen, unseen = np.sort(order[count:]), np.sort(order[:count])

@@ -25,11 +25,11 @@ def candidate_bytes(sent: Sent, drawn: Drawn, candidates: int) -> Record:
   return dict(zip(_BYTES, (round(down), NUMBER * candidates), strict=True))
 
 
-def start_bytes(traffic: Traffic, num_clients: int, known: Any = None) -> Record:
-  """Bytes before round 1, of the first state `known`; {} if there are none."""
+def start_bytes(traffic: Traffic, num_clients: int, inputs: Any = None) -> Record:
+  """Bytes before round 1, of the `inputs` of its first state; {} if there are none."""
   down, up = traffic.start_bytes(num_clients)
   if traffic.start_up is not None:
-    up += traffic.start_up(known)
+    up += traffic.start_up(inputs)
   start = {'start_bytes_down': round(down), 'start_bytes_up': round(up)}
   return start if down or up else {}
 

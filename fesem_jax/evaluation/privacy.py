@@ -34,15 +34,15 @@ def epsilon(
   client = privacy.where == 'client'
   noise = privacy.noise_multiplier / 2 if client else privacy.noise_multiplier
   event: Any = dp_accounting.GaussianDpEvent(noise)
-  accountant, of_round = rdp.RdpAccountant(), event
+  accountant, round_event = rdp.RdpAccountant(), event
   if not client and sampling_rate < 1:
-    of_round = dp_accounting.PoissonSampledDpEvent(sampling_rate, event)
+    round_event = dp_accounting.PoissonSampledDpEvent(sampling_rate, event)
   absl = logging.getLogger('absl')  # Names each order that it leaves out.
   before, absl.disabled = absl.disabled, True
   try:
-    for event_of, count in ((of_round, rounds), (event, models_before)):
+    for part, count in ((round_event, rounds), (event, models_before)):
       if count:
-        accountant.compose(event_of, count)
+        accountant.compose(part, count)
     return float(accountant.get_epsilon(privacy.delta))
   finally:
     absl.disabled = before

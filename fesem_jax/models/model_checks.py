@@ -46,6 +46,6 @@ def check_parameters(model: Model, named: str = 'model') -> Params:
   params = jax.eval_shape(model.init, jax.random.key(0))
   for path, leaf in jax.tree.leaves_with_path(params):
     name = jax.tree_util.keystr(path, simple=True, separator='/')
-    right = leaf.dtype == jnp.float32
-    check(right, f'{named}: parameter {name} is {leaf.dtype}; must be float32')
+    valid = leaf.dtype == jnp.float32
+    check(valid, f'{named}: parameter {name} is {leaf.dtype}; must be float32')
   return params

@@ -189,7 +189,7 @@ def confusion(counts: pd.DataFrame, ax: Axes) -> Axes:
   turned = 90 if max(map(len, names)) > 2 else 0
   ax.set_xticks(at, names, fontsize=small(), rotation=turned)
   ax.set_yticks(at, names, fontsize=small())
-  right, examples = np.trace(counts), counts.to_numpy().sum()
-  ax.set_title(f'{100 * right / examples:.1f} % of {examples:,}', fontsize=small())
+  correct, examples = np.trace(counts), counts.to_numpy().sum()
+  ax.set_title(f'{100 * correct / examples:.1f} % of {examples:,}', fontsize=small())
   ax.set(xlabel='Predicted class', ylabel='True class')
   return ax

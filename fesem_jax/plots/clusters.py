@@ -25,9 +25,9 @@ def cluster_sizes(rounds: pd.DataFrame, ax: Axes) -> Axes:
   """Draws the sizes of the clusters of one run; rounds without a record stay empty."""
   sizes = sizes_of_clusters(rounds)
   first, last = int(sizes.index[0]), int(sizes.index[-1])
-  every = sizes.astype(float).reindex(range(first, last + 1))
-  levels = np.pad(every.cumsum(axis=1).to_numpy(), ((0, 0), (1, 0)))
-  levels[every.isna().any(axis=1)] = np.nan
+  all_rounds = sizes.astype(float).reindex(range(first, last + 1))
+  levels = np.pad(all_rounds.cumsum(axis=1).to_numpy(), ((0, 0), (1, 0)))
+  levels[all_rounds.isna().any(axis=1)] = np.nan
   edges = np.arange(first, last + 2) - 0.5
   handles = {}
   for i, k in enumerate(sizes):

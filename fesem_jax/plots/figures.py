@@ -59,9 +59,9 @@ def draw_comparison(
   and what is returned, see `save`.
   """
   figures = figures_of_methods(comparison)
-  for of_run in clustered_runs(comparison.frames):
-    label = str(of_run.runs['method'].iloc[0]).replace('/', '_')
-    for name, draw in figures_of_run(of_run).items():
+  for run in clustered_runs(comparison.frames):
+    label = str(run.runs['method'].iloc[0]).replace('/', '_')
+    for name, draw in figures_of_run(run).items():
       # Clients have the same classes with every method.
       figures.setdefault(name if name == 'classes' else f'{label}_{name}', draw)
   return _saved(figures, folder, formats)

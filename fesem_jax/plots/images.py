@@ -17,10 +17,10 @@ def typical_images(portrait: Portrait) -> pd.DataFrame:
   """
   images, clients = portrait['sheet_images'], portrait['sheet_clients']
   pictures = _pictures(images if images.ndim > 5 else images[..., None])
-  there = images.any(axis=tuple(range(3, images.ndim)))
+  exists = images.any(axis=tuple(range(3, images.ndim)))
   rows = [
     (k, portrait['names'][clients[k, i]], pictures[k, i, j])
-    for k, i, j in np.argwhere(there & (clients[..., None] >= 0)).tolist()
+    for k, i, j in np.argwhere(exists & (clients[..., None] >= 0)).tolist()
   ]
   return pd.DataFrame(rows, columns=['cluster', 'client', 'image'])
 

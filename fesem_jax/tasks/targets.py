@@ -49,8 +49,8 @@ def label_sets(y: Any, where: str, num_labels: int | None) -> np.ndarray:
 def _columns(y: Any, where: str, count: int | None) -> np.ndarray:
   rows = _numbers(y, where)
   rows = rows[:, None] if rows.ndim == 1 else rows
-  right = rows.ndim == 2 and 0 < rows.shape[1] == (count or rows.shape[1])
-  check(right, f'{where}: shape {rows.shape}; expected [N, {count or "D"}]')
+  valid = rows.ndim == 2 and 0 < rows.shape[1] == (count or rows.shape[1])
+  check(valid, f'{where}: shape {rows.shape}; expected [N, {count or "D"}]')
   return rows
 
 

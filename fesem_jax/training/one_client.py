@@ -107,8 +107,8 @@ class Client:
 
   def resumed(self, first: optax.OptState) -> optax.OptState:
     """The state of the local optimizer that the client kept, or its `first`."""
-    previous, begun = self.memory['optimizer']
-    return where(begun, previous, first)
+    previous, has_state = self.memory['optimizer']
+    return where(has_state, previous, first)
 
   def descend(
     self,

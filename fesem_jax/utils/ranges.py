@@ -84,8 +84,8 @@ def check_argument(name: str, value: Any, hint: Any) -> None:
   span = next((part for part in parts if isinstance(part, Range)), None)
   kind = parts[0] if span else hint
   if kind in _NUMBERS:
-    right = isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool)
-    check(right, f'{name}: must be {_KINDS[kind]}; got {value!r:.30}')
+    valid = isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool)
+    check(valid, f'{name}: must be {_KINDS[kind]}; got {value!r:.30}')
   if span is not None and not isinstance(value, jax.core.Tracer):
     check(span.has(value), f'{name}: must be {span}; got {value!s:.30}')
 

@@ -41,7 +41,7 @@ class Table:
   caption: str = ''
 
   @classmethod
-  def of_texts(
+  def from_texts(
     cls, index: Sequence[object], columns: Mapping[str, Sequence[str]], note: str
   ) -> 'Table':
     """A table of texts, head -> cells; `index` names the rows."""

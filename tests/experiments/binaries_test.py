@@ -306,7 +306,7 @@ MISTAKES = [
   (['--dp_clip=1'], '--dp_clip: needs dp'),
   (['--partition=rotated(angles=4)'], '--partition: rotated'),
   (['--learning_rate=1e30'], 'finite'),
-  (['fesem'], "'fesem' is not a flag"),
+  (['fesem'], "'fesem': is not a flag"),
   (['--seed=-1'], '--seed: must be at least 0'),
 ]  # fmt: skip
 

@@ -58,10 +58,10 @@ def train(
   keys = tree.repeat(key, shares.shape[1])
   trained = jax.lax.map(train_center, (centers, jnp.moveaxis(shares, 1, 0), keys))
   moves = jax.tree.map(lambda x: x[:, 0], trained.sums)
-  return mean_of(ClusterSums(*moves), centers), of_all_centers(trained)
+  return mean_of(ClusterSums(*moves), centers), sum_over_centers(trained)
 
 
-def of_all_centers(trained: Trained) -> Trained:
+def sum_over_centers(trained: Trained) -> Trained:
   """Clients' sums of losses and steps of [K, S] trainings, and whether all count."""
   return tree.unstack(trained._replace(sums=None), 0)._replace(
     loss=trained.loss.sum(axis=0),

@@ -104,10 +104,10 @@ def _figures(comparison: Comparison, first: Frames) -> Iterator[tuple[str, Marku
     if name in ('clients', 'differences'):
       yield name, _svg(draw())
   shown, clustered = set(_FIGURES), clustered_runs(first)[:_DRAWN]
-  for of_run in clustered or [_runs(first, first.runs['run'][:1])]:
-    for name, draw in figures_of_run(of_run).items():
+  for run in clustered or [_runs(first, first.runs['run'][:1])]:
+    for name, draw in figures_of_run(run).items():
       if name in shown:
-        yield f'{name}, {of_run.runs["run"].iloc[0]}', _svg(draw())
+        yield f'{name}, {run.runs["run"].iloc[0]}', _svg(draw())
     shown -= {'classes'}
 
 
@@ -143,7 +143,7 @@ def _settings(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
   settings = runs[columns].astype(object).where(runs[columns].notna(), '')
   texts = settings.map(text_of).rename(columns=lambda c: c.removeprefix('config.'))
   by_method = texts.groupby(runs['method'], observed=True)
-  values = by_method.agg(lambda each: ', '.join(dict.fromkeys(each))).T
+  values = by_method.agg(lambda group: ', '.join(dict.fromkeys(group))).T
   values = values.rename_axis(index='setting', columns=None)
   common = (texts.nunique() == 1).reindex(values.index)
   same = values[common].iloc[:, :1].set_axis(['value'], axis=1)

@@ -89,12 +89,12 @@ class Grouped(Parted):
   def __post_init__(self) -> None:
     super().__post_init__()
     listed = isinstance(self.groups, tuple)
-    right = listed or isinstance(self.groups, numbers.Integral)
-    right = right and all(isinstance(x, self.setting) for x in self.settings)
-    count = len(set(self.settings)) if right else 0
-    right = 0 < count == len(self.settings) <= _MAX_GROUPS
-    right = right and (count == self.groups or listed)
-    check(right, f'groups: got {self.groups!s:.40}; give k, or different settings')
+    valid = listed or isinstance(self.groups, numbers.Integral)
+    valid = valid and all(isinstance(x, self.setting) for x in self.settings)
+    count = len(set(self.settings)) if valid else 0
+    valid = 0 < count == len(self.settings) <= _MAX_GROUPS
+    valid = valid and (count == self.groups or listed)
+    check(valid, f'groups: got {self.groups!s:.40}; give k, or different settings')
 
   def defaults(self, count: int) -> Sequence[Any]:
     """The settings of k groups."""
@@ -224,8 +224,8 @@ class LabelSwapped(Grouped):
 
   def change(self, x: Array, y: Array, group: int, context: Context) -> Changed:
     table, pair = np.arange(context.num_classes), list(self.settings[group])
-    right = len(pair) == len({*pair}) in (0, 2) and {*pair} <= {*table.tolist()}
-    check(right, f'groups: {pair} is no pair of {len(table)} classes')
+    valid = len(pair) == len({*pair}) in (0, 2) and {*pair} <= {*table.tolist()}
+    check(valid, f'groups: {pair} is no pair of {len(table)} classes')
     table[pair] = pair[::-1]
     return x, table[y]
 

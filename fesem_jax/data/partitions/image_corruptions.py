@@ -96,8 +96,8 @@ def corrupted(
   for first in range(0, len(x), _BLOCK):
     rows = slice(first, first + _BLOCK)
     pixels = x[rows].astype(np.float32) * np.float32(scale)
-    right = x.ndim > 2 and pixels.min() >= 0 and pixels.max() <= 1 + 1e-6
-    check(right, 'partition: corrupted needs images of pixels in [0, 1]; see scale')
+    valid = x.ndim > 2 and pixels.min() >= 0 and pixels.max() <= 1 + 1e-6
+    check(valid, 'partition: corrupted needs images of pixels in [0, 1]; see scale')
     image = pixels.reshape(*pixels.shape[:3], -1)
     new = np.clip(change(image, constants[strength - 1], rng), 0, 1) / scale
     out[rows] = (np.round(new) if x.dtype == np.uint8 else new).reshape(pixels.shape)

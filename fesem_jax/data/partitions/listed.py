@@ -91,8 +91,8 @@ class Rows(Partition):
   ) -> Splits:
     names, train, test = read_rows(self.rows)
     check(not examples, 'examples_per_client: does not apply to rows; leave it out')
-    right = num_clients in (0, len(train))
-    check(right, f'num_clients: is {num_clients}; {len(train)} clients are listed')
+    valid = num_clients in (0, len(train))
+    check(valid, f'num_clients: is {num_clients}; {len(train)} clients are listed')
     listed, is_test = np.concatenate([*train, *(test or [])]), pool.test
     most = listed.max(initial=0)
     check(most < len(pool.y), f'rows: no row {most}; there are {len(pool.y)}')
@@ -120,7 +120,7 @@ def read_rows(source: Any) -> tuple[list[str] | None, Lists, Lists | None]:
   """Names, or None; training rows, or all; and test rows, or None; see `Rows`."""
   if isinstance(source, str | os.PathLike):
     with reading(source):
-      source = _of_file(pathlib.Path(source))
+      source = _read_file(pathlib.Path(source))
   names = None
   if isinstance(source, Mapping):
     source = source.get('data_indices', source)  # FL-bench's.
@@ -133,19 +133,19 @@ def read_rows(source: Any) -> tuple[list[str] | None, Lists, Lists | None]:
     train, test = ([_numbers(c[name]) for c in source] for name in ('train', 'test'))
   else:
     train = [_numbers(rows) for rows in source]
-  every, counts = np.unique(np.concatenate([*train, *(test or [])]), return_counts=True)
-  check((counts < 2).all(), f'rows: row {every[counts.argmax()]} is listed twice')
+  ids, counts = np.unique(np.concatenate([*train, *(test or [])]), return_counts=True)
+  check((counts < 2).all(), f'rows: row {ids[counts.argmax()]} is listed twice')
   return names, train, test
 
 
 def _numbers(values: Any) -> Array:
   rows = np.asarray(values) if len(values) else np.zeros(0, int)
-  right = rows.ndim == 1 and rows.dtype.kind in 'iu' and rows.min(initial=0) >= 0
-  check(right, f'rows: {values!s:.40} are no row numbers from 0')
+  valid = rows.ndim == 1 and rows.dtype.kind in 'iu' and rows.min(initial=0) >= 0
+  check(valid, f'rows: {values!s:.40} are no row numbers from 0')
   return rows.astype(np.int64)
 
 
-def _of_file(path: pathlib.Path) -> Any:
+def _read_file(path: pathlib.Path) -> Any:
   if path.suffix in ('.pkl', '.pickle'):
     return read_pickle(path)
   if path.suffix == '.csv':

@@ -76,8 +76,8 @@ class Partition:
         object.__setattr__(self, name, _frozen(value))
     ranges.check_arguments(type(self), {name: getattr(self, name) for name in fields})
     inner = self.within
-    right = inner is None or (isinstance(inner, Partition) and inner.layer < self.layer)
-    check(right, f'partition: {name_of(type(self))} cannot hold {inner!s:.50}')
+    valid = inner is None or (isinstance(inner, Partition) and inner.layer < self.layer)
+    check(valid, f'partition: {name_of(type(self))} cannot hold {inner!s:.50}')
 
   def __str__(self) -> str:
     """The expression that `partitions.parse` reads."""
@@ -243,8 +243,8 @@ class Iid(Partition):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    right = all(isinstance(size, int | np.integer) and size > 0 for size in self.sizes)
-    check(right, 'sizes: must be positive integers')
+    valid = all(isinstance(size, int | np.integer) and size > 0 for size in self.sizes)
+    check(valid, 'sizes: must be positive integers')
 
   @property
   def num_clients(self) -> int:
@@ -374,8 +374,8 @@ class Labels(FewLabels):
     has = np.zeros((len(counts), len(clients)))
     if self.of:
       for i, labels in enumerate(self.of):
-        right = len(labels) and np.isin(labels, present).all()
-        check(right, f'of: client {i} needs labels that have examples')
+        valid = len(labels) and np.isin(labels, present).all()
+        check(valid, f'of: client {i} needs labels that have examples')
         has[np.searchsorted(present, labels), i] = 1
     else:
       order = request.rng.random((len(clients), len(counts)))
