@@ -56,7 +56,7 @@ def apfl(local: LocalTraining, *, apfl_alpha: Fraction = 0.5) -> Algorithm:
     alphas = jnp.full(count, variable(apfl_alpha), jnp.float32)
     return ApflState(tree.expand(start), personal, alphas)
 
-  def one(client):
+  def update_client(client):
     w, (v, alpha) = client.received, client.state
 
     def local_step(t, params, memory, gradient_of):
@@ -80,8 +80,8 @@ def apfl(local: LocalTraining, *, apfl_alpha: Fraction = 0.5) -> Algorithm:
   def step(state, data, cohort, key):
     w, personal = state.params, (state.client_params, state.client_alphas)
     trained = for_each_client(
-      one, local, ClientModels(w), data, cohort, key, mean_of_models('by_examples', w),
-      state=tree.rows_of(personal, cohort),
+      update_client, local, ClientModels(w), data, cohort, key,
+      mean_of_models('by_examples', w), state=tree.rows_of(personal, cohort),
     )  # fmt: skip
     personal = tree.with_rows(personal, cohort, trained.state)
     info = trained._replace(steps=2 * trained.steps).info()  # Both models train.

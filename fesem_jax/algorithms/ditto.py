@@ -55,16 +55,17 @@ def ditto(
     return local_sgd(client, *pull, start=v)
 
   def train(local, state, data, cohort, key, reduction):
-    def one(client):
+    def update_client(client):
       model = train_own(client, client.start, tree.unstack(client.broadcast, 0))
       return model, client.send(model, client.received), None
 
     starts = deployed(state, data).of(cohort)
     return for_each_client(
-      one, local, starts, data, cohort, key, reduction, broadcast=state.params,
+      update_client, local, starts, data, cohort, key, reduction,
+      broadcast=state.params,
     )  # fmt: skip
 
-  def one(client):
+  def update_client(client):
     w = local_sgd(client)
     v = train_own(client, client.state, client.received)
     return v.after(w), client.send(w, client.received), v.params
@@ -72,8 +73,8 @@ def ditto(
   def step(state, data, cohort, key):
     w, personal = state.params, tree.rows_of(state.client_params, cohort)
     trained = for_each_client(
-      one, local, ClientModels(w), data, cohort, key, mean_of_models('by_examples', w),
-      state=personal,
+      update_client, local, ClientModels(w), data, cohort, key,
+      mean_of_models('by_examples', w), state=personal,
     )  # fmt: skip
     personal = tree.with_rows(state.client_params, cohort, trained.state)
     return DittoState(sums.mean_of(trained.sums, w), personal), trained.info()

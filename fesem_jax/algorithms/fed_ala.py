@@ -89,7 +89,7 @@ def fed_ala(
     steps = jnp.where(learned.steps > 0, client.inputs * sampled, 0)
     return dataclasses.replace(learned, steps=steps)
 
-  def one(client):
+  def update_client(client):
     w, (h, a) = client.received, client.state
     learned = learn_weights(client, w, h, a)
     start = tree.merge(_mix(top(w), h, learned.params), w)
@@ -103,8 +103,9 @@ def fed_ala(
     epochs = jnp.where(learned, 1, START_EPOCHS) * (state.rounds > 0)
     personal = state.heads, state.head_weights
     trained = for_each_client(
-      one, local, ClientModels(w), data, cohort, key, mean_of_models('by_examples', w),
-      state=tree.rows_of(personal, cohort), inputs=epochs,
+      update_client, local, ClientModels(w), data, cohort, key,
+      mean_of_models('by_examples', w), state=tree.rows_of(personal, cohort),
+      inputs=epochs,
     )  # fmt: skip
     heads, weights = tree.with_rows(personal, cohort, trained.state)
     counts = trained.took_part()

@@ -64,7 +64,7 @@ def fed_dane(
     has_gradients = sums.weight[0] > 0
     g = mean_of(sums, tree.zeros_like(state.params))
 
-    def one(client):
+    def update_client(client):
       (g, has_gradients), client_gradients = client.broadcast, client.inputs
 
       def difference(g, client_gradients):
@@ -76,7 +76,7 @@ def fed_dane(
       return model, client.send(model, client.received), None
 
     return for_each_client(
-      one, local, ClientModels(state.params), data, cohort, key, reduction,
+      update_client, local, ClientModels(state.params), data, cohort, key, reduction,
       inputs=client_gradients, broadcast=(g, has_gradients),
     )  # fmt: skip
 

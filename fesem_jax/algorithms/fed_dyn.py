@@ -55,7 +55,7 @@ def fed_dyn(
     client_gradients = client_models.repeat(local, one, data.num_clients, client_state)
     return FedDynState(start, zero, client_gradients)
 
-  def one(client):
+  def update_client(client):
     alpha, h_i = variable(dyn_alpha), client.state
     linear_term = plus(jax.tree.map(jnp.negative, h_i))
     model = local_sgd(client, linear_term, penalty=alpha / 2)
@@ -69,7 +69,7 @@ def fed_dyn(
   def train(local, state, data, cohort, key, reduction):
     client_gradients = tree.rows_of(state.client_gradients, cohort)
     return for_each_client(
-      one, local, ClientModels(state.params), data, cohort, key, reduction,
+      update_client, local, ClientModels(state.params), data, cohort, key, reduction,
       state=client_gradients,
     )  # fmt: skip
 

@@ -62,7 +62,7 @@ def fed_few(
     centers = random_models(local, key, num_clusters)
     return FedFewState(centers, least_loss(local, centers, data, everyone(data)))
 
-  def one(client):
+  def update_client(client):
     model = local_sgd(client)
     return model, client.send(model, client.received), client.state
 
@@ -77,7 +77,7 @@ def fed_few(
       reduction = Reduction(add, no_sums(center), keep=False)
       starts = ClientModels(center)
       return for_each_client(
-        one, local, starts, data, cohort, key, reduction, state=weight
+        update_client, local, starts, data, cohort, key, reduction, state=weight
       )
 
     keys = tree.repeat(key, num_clusters)

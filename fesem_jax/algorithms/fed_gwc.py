@@ -83,7 +83,7 @@ def fed_gwc(
       steps=local.num_steps(data, jnp.arange(count)),
     )
 
-  def one(client):
+  def update_client(client):
     start = client.received
 
     def local_step(t, trained, optimizer_state, gradient_of):
@@ -104,7 +104,7 @@ def fed_gwc(
     nothing = jnp.zeros((*cohort.ids.shape, most))
     reduction = cluster_sums(starts.shared, 'by_examples')
     trained = for_each_client(
-      one, local, starts, data, cohort, key, reduction, state=nothing
+      update_client, local, starts, data, cohort, key, reduction, state=nothing
     )
     centers = mean_of(trained.sums.clients, state.centers)
     value, r = trained.sums.objective(state.centers, centers), state.assignment

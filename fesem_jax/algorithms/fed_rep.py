@@ -38,7 +38,7 @@ def fed_rep(
   personal_head.check_head(local, head_layers)
   body_layers = personal_head.other_layers(local, head_layers)
 
-  def one(client):
+  def update_client(client):
     first = local_sgd(client.with_epochs(head_epochs), layers=head_layers)
     model = local_sgd(client, start=first.params, layers=body_layers)
     return model.after(first), client.send(model, client.received, body_layers), None
@@ -46,7 +46,7 @@ def fed_rep(
   def step(state, data, cohort, key):
     starts = personal_head.deployed(state, data).of(cohort)
     trained = for_each_client(
-      one, local, starts, data, cohort, key,
+      update_client, local, starts, data, cohort, key,
       personal_head.sum_up_bodies(state.body, head_layers, 'uniform'),
     )  # fmt: skip
     body = sums.mean_of(trained.sums, state.body)

@@ -116,27 +116,28 @@ def fesem(
 
   def init(key, data):
     check_num_clusters(num_clusters, data)
-    cohort, shortly, room = everyone(data), before_rounds(local, init_epochs), None
+    cohort, storage = everyone(data), None
+    start_local = before_rounds(local, init_epochs)
     if init_models == 'by_loss':
-      first = train_and_choose(shortly, data, cohort, key, num_clusters, weighting)
+      first = train_and_choose(start_local, data, cohort, key, num_clusters, weighting)
     else:
       starts = random_start(local, data, key, init_models)
       if client_state == 'offloaded':
         model = tree.unstack(starts.shared, 0)
-        room = offloading.repeat(model, data.num_clients, local.mesh)
+        storage = offloading.repeat(model, data.num_clients, local.mesh)
       clustering = Clustering(
         init_restarts, weighting=weighting, comparison=compare,
-        max_clients=init_clients, keep=not streamed, into=room,
+        max_clients=init_clients, keep=not streamed, into=storage,
       )  # fmt: skip
       first = train_and_cluster(
-        shortly, starts, data, cohort, key, num_clusters, clustering
+        start_local, starts, data, cohort, key, num_clusters, clustering
       )
     centers, client_params = first.centers, first.trained.params
     if aggregate is not None:
       counts = first.trained.took_part()
       centers = aggregate(first.models, first.assignment, counts, centers, local.mesh)
-    if room is not None and not offloading.is_offloaded(client_params):
-      client_params = tree.put(room, cohort.ids, client_params)
+    if storage is not None and not offloading.is_offloaded(client_params):
+      client_params = tree.put(storage, cohort.ids, client_params)
     server = server_optimizers.init(optimizer, centers, key)
     return FesemState(centers, first.assignment, client_params, jnp.int32(0), server)
 
@@ -177,9 +178,9 @@ def fesem(
     new = jnp.where(trained.took_part(), trained.folded[0], old)
     centers, server = m_step(trained, new, state)
     assignment = tree.with_rows(state.assignment, cohort, new)
-    value = trained.sums.objective(state.centers, centers)
+    objective = trained.sums.objective(state.centers, centers)
     info = round_info(
-      trained, num_clusters, value, state.assignment, assignment, data,
+      trained, num_clusters, objective, state.assignment, assignment, data,
       trained.sums.by_step(),
     )  # fmt: skip
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
@@ -190,12 +191,12 @@ def fesem(
     server = server_optimizers.renew(optimizer, state.server, unchanged, centers)
     return state._replace(centers=centers, server=server)
 
-  sent = traffic.after_clustering(
+  messages = traffic.after_clustering(
     traffic.one_model(local),
     common=init_models == 'common',
     choices=num_clusters if init_models == 'by_loss' else 0,
   )
   return Algorithm(
     local, init, step, deployed, train=local_update, with_centers=with_centers,
-    traffic=sent,
+    traffic=messages,
   )  # fmt: skip

@@ -68,7 +68,7 @@ def moon(
     personal = client_models.repeat(local, start, data.num_clients, 'stacked')
     return MoonState(tree.expand(start), personal)
 
-  def one(client):
+  def update_client(client):
     contrasting = client.with_model(contrast(client.received, client.state))
     model = local_sgd(contrasting)
     return model, client.send(model, client.received), model.params
@@ -76,8 +76,8 @@ def moon(
   def step(state, data, cohort, key):
     x, last = state.params, tree.rows_of(state.client_params, cohort)
     trained = for_each_client(
-      one, local, ClientModels(x), data, cohort, key, mean_of_models('by_examples', x),
-      state=last,
+      update_client, local, ClientModels(x), data, cohort, key,
+      mean_of_models('by_examples', x), state=last,
     )  # fmt: skip
     personal = tree.with_rows(state.client_params, cohort, trained.state)
     return MoonState(sums.mean_of(trained.sums, x), personal), trained.info()

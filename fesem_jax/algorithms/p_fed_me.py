@@ -64,7 +64,7 @@ def p_fed_me(
     personal = client_models.repeat(local, start, data.num_clients, 'stacked')
     return PFedMeState(tree.expand(start), personal)
 
-  def one(client):
+  def update_client(client):
     x, pull = client.received, variable(pfedme_lambda)
     length = variable(inner_learning_rate)
 
@@ -92,8 +92,8 @@ def p_fed_me(
   def step(state, data, cohort, key):
     x, personal = state.params, tree.rows_of(state.client_params, cohort)
     trained = for_each_client(
-      one, local, ClientModels(x), data, cohort, key, mean_of_models(weighting, x),
-      state=personal,
+      update_client, local, ClientModels(x), data, cohort, key,
+      mean_of_models(weighting, x), state=personal,
     )  # fmt: skip
     mean, beta = sums.mean_of(trained.sums, x), variable(server_learning_rate)
     params = jax.tree.map(lambda x, w: x + beta * (w - x), x, mean)

@@ -64,7 +64,7 @@ def per_fed_avg(
     check(most >= batches, f'steps: must be at least {batches} batches; got {most}')
     return global_model.init(local)(key, data)
 
-  def one(client):
+  def update_client(client):
     start, a, d = client.start, variable(adaptation_rate), variable(HESSIAN_DELTA)
 
     def local_step(t, w, memory, gradient_of):
@@ -100,7 +100,7 @@ def per_fed_avg(
 
   def train(local, state, data, cohort, key, reduction):
     starts = ClientModels(state.params)
-    return for_each_client(one, local, starts, data, cohort, key, reduction)
+    return for_each_client(update_client, local, starts, data, cohort, key, reduction)
 
   def step(state, data, cohort, key):
     args = local, state, data, cohort, key, Averaging('uniform'), train

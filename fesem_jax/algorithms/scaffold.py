@@ -71,7 +71,7 @@ def scaffold(
     c, c_i = tree.unstack(client.broadcast, 0), client.state
     return local_sgd(client, plus(jax.tree.map(jnp.subtract, c, c_i)))
 
-  def one(client):
+  def update_client(client):
     c, c_i, model = tree.unstack(client.broadcast, 0), client.state, corrected(client)
     most = batching.most_steps(local.schedule, client.data.max_examples)
     length = variable(eta) * local.sum_over_steps(jnp.maximum(client.steps, 1), most)
@@ -84,10 +84,10 @@ def scaffold(
     new = jax.tree.map(lambda c_i, c, g: c_i - c + g, c_i, c, unit_gradient)
     return model, (model.params, gradient), where(weight > 0, new, c_i)
 
-  def run(one, local, state, data, cohort, key, reduction):
+  def run(update_client, local, state, data, cohort, key, reduction):
     client_controls = tree.rows_of(state.client_controls, cohort)
     return for_each_client(
-      one, local, ClientModels(state.params), data, cohort, key, reduction,
+      update_client, local, ClientModels(state.params), data, cohort, key, reduction,
       state=client_controls, broadcast=state.control,
     )  # fmt: skip
 
@@ -102,7 +102,7 @@ def scaffold(
     x, c, _ = state
     none = sums.no_sums(x)
     reduction = Reduction(_add_up, (none, none), keep=False)
-    trained = run(one, local, state, data, cohort, key, reduction)
+    trained = run(update_client, local, state, data, cohort, key, reduction)
     models, gradients = trained.sums
     mean = sums.mean_of(models, x)
     eta_g = variable(server_learning_rate)

@@ -31,13 +31,13 @@ from fesem_jax.utils.errors import check
 _KEEP = Reduction()
 
 # `Client` -> its `LocalModel`, the model that it sends or None, and what it keeps.
-OneClient = Callable[[Client], tuple[LocalModel, Params, Any]]
+ClientUpdate = Callable[[Client], tuple[LocalModel, Params, Any]]
 
 
 class Call(NamedTuple):
   """A function of one client and all that it is mapped over; see `for_each_client`."""
 
-  one: OneClient
+  update_client: ClientUpdate
   local: LocalTraining
   starts: ClientModels
   cohort: Cohort
@@ -46,7 +46,7 @@ class Call(NamedTuple):
   inputs: Any
   broadcast: Any
   per_chunk: int  # the most clients side by side
-  # Kernels of which `one` keeps changes to a shared start; see `shared_start`.
+  # Kernels of which a client keeps changes to a shared start; see `shared_start`.
   kernels: tuple[Kernel, ...] = ()
   epochs: jax.Array | None = None  # [S] int32 in place of the schedule's
 
@@ -69,7 +69,7 @@ def calls_noted() -> Iterator[list[Call]]:
 
 
 def for_each_client(
-  one: OneClient,
+  update_client: ClientUpdate,
   local: LocalTraining,
   starts: ClientModels,
   data: FederatedData,
@@ -86,15 +86,15 @@ def for_each_client(
   A client that drops out or fails keeps its state and does not count.
 
   Args:
-    one: (`Client`) -> its `LocalModel`, the model that it sends (`Client.send`) or
-      None, and what it keeps. Arrays of a mesh come by `broadcast`.
+    update_client: (`Client`) -> its `LocalModel`, the model that it sends
+      (`Client.send`) or None, and what it keeps. Arrays of a mesh come by `broadcast`.
     local: how clients train.
     starts: the models that the server sends, and the S clients' own.
     data: training split.
     cohort: S clients.
     key: key of this round; each client folds its id into it.
     reduction: of what clients send; all is kept by default.
-    state: [S, ...] `Client.state`, like what `one` keeps, which replaces it.
+    state: [S, ...] `Client.state`, like what `update_client` keeps, which replaces it.
     inputs: [S, ...] `Client.inputs`.
     broadcast: `Client.broadcast`, whole on every device.
 
@@ -103,10 +103,12 @@ def for_each_client(
 
   Raises:
     UserError: if `starts` are of other clients than the cohort's, or where bad clients
-      lie and `one` sends a model without `Client.send`.
+      lie and `update_client` sends a model without `Client.send`.
   """
   per_chunk = local.clients_per_chunk
-  call = Call(one, local, starts, cohort, key, state, inputs, broadcast, per_chunk)
+  call = Call(
+    update_client, local, starts, cohort, key, state, inputs, broadcast, per_chunk
+  )
   return run(call, data, reduction)
 
 
@@ -117,7 +119,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   memory = client_memory.OF_ROUND.get()
   if memory is not None:
     call = call._replace(state=(call.state, memory.of(call.cohort)))
-  one, local, starts, cohort, key, *_, kernels, _ = call
+  update_client, local, starts, cohort, key, *_, kernels, _ = call
   _check(call, reduction)
   steps = local.num_steps(data, cohort.ids, call.epochs)
   arrived = local.arrived(key, data, cohort.ids)
@@ -147,7 +149,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
         local, data, id, size, steps, key, starts._replace(shared=models), rate,
         state, inputs, broadcast, memory=kept_memory,
       )  # fmt: skip
-      model, sent, client_state = _checked(one(client), client)
+      model, sent, client_state = _checked(update_client(client), client)
       if memory is not None:
         client_state = memory.collect(state, client_state, kept_memory, client.to_keep)
       finite = functools.reduce(jnp.logical_and, client.sent_finite, model.finite)
@@ -287,7 +289,7 @@ def train_cohort(
     local = local._replace(shared_start='off')  # Both are about whole models.
   kernels, per_chunk = shared_kernels.choose(local, starts, data, shape[0], layers)
 
-  def one(client):
+  def update_client(client):
     penalty, factors, epochs = client.inputs
     train = functools.partial(changes_sgd, kernels) if kernels else local_sgd
     model = train(client, penalty=penalty, layers=layers, factors=factors)
@@ -302,10 +304,8 @@ def train_cohort(
   inputs, fitting = (penalty, factors, epochs), epochs
   if epochs is not None:
     fitting = jnp.minimum(epochs, local.schedule.epochs)
-  call = Call(
-    one, local, starts, cohort, key, None, inputs, None, per_chunk, kernels, fitting
-  )
-  return run(call, data, reduction)
+  call = Call(update_client, local, starts, cohort, key, None, inputs, None, per_chunk)
+  return run(call._replace(kernels=kernels, epochs=fitting), data, reduction)
 
 
 def _with_room(local: LocalTraining, epochs: jax.Array) -> LocalTraining:

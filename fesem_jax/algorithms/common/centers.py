@@ -74,6 +74,6 @@ def room_for_models(
   if cohort.everyone:
     return state.client_params
   if client_state == 'offloaded':  # Room alone: they start from centers.
-    one = tree.unstack(state.centers, 0)
-    return offloading.repeat(one, cohort.ids.shape[0], mesh)
+    model = tree.unstack(state.centers, 0)
+    return offloading.repeat(model, cohort.ids.shape[0], mesh)
   return None

@@ -89,13 +89,13 @@ def train_and_cluster(
   cohort: Cohort,
   key: jax.Array,
   num_clusters: int,
-  how: Clustering,
+  clustering: Clustering,
   train_key: jax.Array | None = None,
 ) -> FirstClusters:
   """Clients train from a common start, then k-means, of a sample where M is large."""
   if train_key is None:
     train_key = prng_streams.fold(key, prng_streams.LOCAL)
-  limit = max(num_clusters, how.max_clients or data.num_clients)
+  limit = max(num_clusters, clustering.max_clients or data.num_clients)
 
   def train(cohort, reduction=Reduction()):
     if starts.shared is None and reduction.sent != 'nothing':
@@ -111,45 +111,52 @@ def train_and_cluster(
     return tree.repeat(tree.unstack(first, 0), num_clusters)
 
   if cohort.ids.shape[0] <= limit:
-    if how.tolerance:
+    if clustering.tolerance:
       first = train(cohort, Reduction(sent='nothing'))
       trained = _until_settled(
-        local, first, starts, data, cohort, train_key, how.tolerance
+        local, first, starts, data, cohort, train_key, clustering.tolerance
       )
     else:
       trained = train(cohort)
-    seeds, compared = _clustered(local, trained, data, cohort, key, num_clusters, how)
+    seeds, compared = _clustered(
+      local, trained, data, cohort, key, num_clusters, clustering
+    )
     # Models are averaged as they are matched to the center that they are nearest to.
-    prepared = how.comparison.prepare(seeds)
-    assignment, _, models = how.comparison.nearest(trained.params, prepared, local.mesh)
+    prepared = clustering.comparison.prepare(seeds)
+    assignment, _, models = clustering.comparison.nearest(
+      trained.params, prepared, local.mesh
+    )
     origins = common_origins(trained)
     centers = privacy.means(
-      local, key, trained, models, assignment, how.weighting, origins
+      local, key, trained, models, assignment, clustering.weighting, origins
     )
-    if not how.keep:
+    if not clustering.keep:
       trained, models, compared = trained._replace(params=None), None, None
     return FirstClusters(assignment, seeds, centers, trained, models, compared)
 
   sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
   sample = sample_clients(sample_key, data, limit, local.mesh, cohort)
-  some = train(sample)
-  seeds, _ = _clustered(local, some, data, sample, key, num_clusters, how)
-  origins = common_origins(some)
+  sampled = train(sample)
+  seeds, _ = _clustered(local, sampled, data, sample, key, num_clusters, clustering)
+  origins = common_origins(sampled)
 
   def assign_and_sum(trained, _, total, shared):
     prepared, origins = shared
-    cluster, _, models = how.comparison.nearest(trained.params, prepared)
-    weights = trained.weights(how.weighting)
+    cluster, _, models = clustering.comparison.nearest(trained.params, prepared)
+    weights = trained.weights(clustering.weighting)
     return cluster, sums.add_rows(total, models, cluster, weights, origins)
 
-  no_sums, prepared = sums.no_sums(origins), how.comparison.prepare(seeds)
+  no_sums, prepared = sums.no_sums(origins), clustering.comparison.prepare(seeds)
   shared = prepared, origins
   trained = train(
-    cohort, Reduction(assign_and_sum, no_sums, shared, keep=how.keep, into=how.into)
+    cohort,
+    Reduction(
+      assign_and_sum, no_sums, shared, keep=clustering.keep, into=clustering.into
+    ),
   )
   centers, models = sums.mean_of(trained.sums, origins), None
-  if how.keep and how.into is None:
-    models = how.comparison.nearest(trained.params, prepared, local.mesh)[2]
+  if clustering.keep and clustering.into is None:
+    models = clustering.comparison.nearest(trained.params, prepared, local.mesh)[2]
   return FirstClusters(trained.folded, seeds, centers, trained, models, None)
 
 
@@ -175,9 +182,9 @@ def _until_settled(
       prng_streams.fold(key, prng_streams.REPEATED), number
     )
     starts = ClientModels(personal=trained.params)
-    again = train_cohort(local, starts, data, cohort, round_key)
-    again = again._replace(finite=again.finite & trained.finite)
-    return number + 1, trained.mean_loss(), again
+    repeated = train_cohort(local, starts, data, cohort, round_key)
+    repeated = repeated._replace(finite=repeated.finite & trained.finite)
+    return number + 1, trained.mean_loss(), repeated
 
   last = jax.lax.while_loop(falling, repeat, (1, jnp.inf, first))[-1]
   # Clients send their models once, after the last repetition.
@@ -193,21 +200,21 @@ def _clustered(
   cohort: Cohort,
   key: jax.Array,
   num_clusters: int,
-  how: Clustering,
+  clustering: Clustering,
 ) -> tuple[Params, Params]:
   """The centers [K, ...] of k-means over trained clients, and what it compared."""
   exists = trained.took_part()
-  compared = how.comparison.part(
-    how.comparison.alike(trained.params, exists, local.mesh)
+  compared = clustering.comparison.part(
+    clustering.comparison.alike(trained.params, exists, local.mesh)
   )
   clusters = kmeans(
     prng_streams.fold(key, prng_streams.CLUSTERING),
     compared,
-    trained.weights(how.weighting),
+    trained.weights(clustering.weighting),
     num_clusters,
     jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip'),
-    restarts=how.restarts,
-    trim=how.trim,
+    restarts=clustering.restarts,
+    trim=clustering.trim,
     mesh=local.mesh,
   )
   # Where no model is finite, there are no centers to start from.

@@ -24,8 +24,10 @@ def train_pulled(
   if pull is None:
     return train_cohort(local, starts, data, cohort, key, reduction)
 
-  def one(client):
+  def update_client(client):
     model = local_sgd(client, toward(*client.inputs))
     return model, reduction.sent_by(client, model), None
 
-  return for_each_client(one, local, starts, data, cohort, key, reduction, inputs=pull)
+  return for_each_client(
+    update_client, local, starts, data, cohort, key, reduction, inputs=pull
+  )
