@@ -72,22 +72,22 @@ class Activity:
     try:
       fields = pathlib.Path('/proc/stat').read_text().split('\n', 1)[0].split()[1:]
       user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
-      own = 0
+      process_seconds = 0
       for pid in self._pids:
         stat = pathlib.Path(f'/proc/{pid}/stat').read_text().rsplit(')', 1)[1].split()
-        own += int(stat[11]) + int(stat[12])
+        process_seconds += int(stat[11]) + int(stat[12])
     except OSError:
       return None
-    return (user + nice + system + irq + softirq + steal) / tick, own / tick
+    return (user + nice + system + irq + softirq + steal) / tick, process_seconds / tick
 
   def foreign_share(self) -> float:
     """Share of the cores' time since the start that other processes used."""
     now = self._read()
     if now is None or self._start is None:
       return 0.0
-    total, own = (b - a for a, b in zip(self._start, now, strict=True))
+    total, process_seconds = (b - a for a, b in zip(self._start, now, strict=True))
     seconds = max(time.perf_counter() - self._began, 1e-9)
-    return max(0.0, total - own) / (seconds * (os.cpu_count() or 1))
+    return max(0.0, total - process_seconds) / (seconds * (os.cpu_count() or 1))
 
 
 def calls_to_time(fn: Callable[[], Any]) -> int:
@@ -109,17 +109,19 @@ def repeat(
   """
   for _ in range(warmups):
     calls = calls_to_time(fn)
-  kept: list[float] = []
+  samples: list[float] = []
   dropped: list[float] = []
-  while len(kept) < times and len(kept) + len(dropped) < 2 * times:
+  while len(samples) < times and len(samples) + len(dropped) < 2 * times:
     activity = Activity()
     began = time.perf_counter()
     for _ in range(calls):
       jax.block_until_ready(fn())
     seconds = (time.perf_counter() - began) / calls
-    (dropped if activity.foreign_share() > MAX_FOREIGN_SHARE else kept).append(seconds)
-  quiet = bool(kept)
-  used = kept or dropped
+    (dropped if activity.foreign_share() > MAX_FOREIGN_SHARE else samples).append(
+      seconds
+    )
+  quiet = bool(samples)
+  used = samples or dropped
   return {
     'median_seconds': float(np.median(used)),
     'least_seconds': min(used),
@@ -182,11 +184,6 @@ class Method:
     new = jax.vmap(self._algorithm.local.model.init)(keys)
     new = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), new, old)
     self._state = self._state._replace(centers=new)
-
-  def held(self) -> int:
-    """Bytes of the state and the data."""
-    data = sum(x.nbytes for x in jax.tree.leaves(self._rest[0]))
-    return self.state_bytes() + data
 
   def state_bytes(self) -> int:
     """Bytes of the state, without the data."""

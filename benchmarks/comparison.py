@@ -139,10 +139,10 @@ def in_pytorch(python: str) -> dict[str, Any]:
 def _in_own_process(runs_at_once: str) -> dict[str, Any]:
   """`measure` in a new process with an empty cache."""
   with tempfile.TemporaryDirectory() as cache:
-    given = [flag for flag in sys.argv[1:] if '--runs_at_once' not in flag]
+    arguments = [flag for flag in sys.argv[1:] if '--runs_at_once' not in flag]
     done = subprocess.run(
       [
-        sys.executable, '-m', 'benchmarks.comparison', *given, '--in_this_process',
+        sys.executable, '-m', 'benchmarks.comparison', *arguments, '--in_this_process',
         f'--runs_at_once={runs_at_once}',
       ],
       env=os.environ | {'JAX_COMPILATION_CACHE_DIR': cache},

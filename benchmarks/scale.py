@@ -140,10 +140,10 @@ def one_case(name: str) -> dict[str, Any]:
     fj.write_report([folder], folder / 'report.html')
     page = time.perf_counter() - began
     began = time.perf_counter()
-    held = fj.load_run(folder)
-    client = str(held.clients.names[3])
-    held.clients.of(client)
-    held.params(client=client)
+    saved = fj.load_run(folder)
+    client = str(saved.clients.names[3])
+    saved.clients.of(client)
+    saved.params(client=client)
     row = time.perf_counter() - began
     all_peak = common.status('VmHWM') - before
     clusters = summary['clusters'] or {}

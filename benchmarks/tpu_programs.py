@@ -94,9 +94,9 @@ def row_of(program: str, chip: str) -> dict[str, Any]:
   added = sum(c.bytes for c in exchanges if c.kind == 'all-reduce')
   kernels = {shape for shape in workload.shapes().values() if len(shape) > 1}
   products = common.products_by_precision(text)
-  of_precision = products.pop(_PRECISION.value, 0)
+  at_precision = products.pop(_PRECISION.value, 0)
   numbers = plan.state_bytes + plan.data_bytes - plan.test_bytes
-  each = memory.temporaries / plan.clients_per_chunk
+  per_client = memory.temporaries / plan.clients_per_chunk
   return {
     'program': program,
     'chip': chip,
@@ -107,11 +107,11 @@ def row_of(program: str, chip: str) -> dict[str, Any]:
     'gathers': len(
       common.gathers_of_models(text, kernels, options.get('num_clusters', 1))
     ),
-    'products': f'{of_precision}, {sum(products.values())} others',
+    'products': f'{at_precision}, {sum(products.values())} others',
     'side_by_side': plan.clients_per_chunk,
     'padding': max(0, memory.arguments - numbers),
-    'temporaries': round(each),
-    'models': each / plan.model_bytes,
+    'temporaries': round(per_client),
+    'models': per_client / plan.model_bytes,
     'seconds': least_seconds(workload, plan, chip, _PRECISION.value),
   }
 

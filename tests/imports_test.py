@@ -35,12 +35,12 @@ USED_LATER = {
 
 def _modules():
   """Dotted name of each module -> its file; a package's name stands for its face."""
-  found = {}
+  result = {}
   for path in _ROOT.rglob('*.py'):
     parts = path.relative_to(_ROOT.parent).with_suffix('').parts
     if 'experiments' not in parts:
-      found['.'.join(parts).removesuffix('.__init__')] = path
-  return found
+      result['.'.join(parts).removesuffix('.__init__')] = path
+  return result
 
 
 def _imports():

@@ -23,8 +23,8 @@ def test_make_test_and_make_test_night_run_each_test_once():
   chosen = []
   for target in ('test', 'test-night'):
     lines = text.partition(f'\n{target}: install\n')[2].partition('\n\n')[0]
-    found = re.findall(r"-m (?:'([^']*)'|(\w+))", lines)
-    chosen += [quoted or word for quoted, word in found]
+    result = re.findall(r"-m (?:'([^']*)'|(\w+))", lines)
+    chosen += [quoted or word for quoted, word in result]
   assert len(chosen) == 4
   for optimized, nightly in itertools.product([False, True], repeat=2):
     marks = {'optimized': optimized, 'nightly': nightly}

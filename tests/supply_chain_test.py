@@ -27,7 +27,7 @@ def pins(path):
 
 @pytest.mark.parametrize('name', LISTS)
 def test_every_package_that_ci_installs_is_pinned_with_digests(name):
-  pinned, wanted = pins(ROOT / 'requirements' / name), pins(ROOT / name)
+  pinned, expected = pins(ROOT / 'requirements' / name), pins(ROOT / name)
   alone = pins(ROOT / 'requirements' / f'demo-{name}')
   assert not pinned.keys() & alone.keys()  # Each package is listed once.
   for more in ('build.txt', f'demo-{name}', f'tpu-{name}'):
@@ -35,11 +35,11 @@ def test_every_package_that_ci_installs_is_pinned_with_digests(name):
   assert len(pinned) > 150
   for package, (version, rest) in pinned.items():
     assert re.search(r'--hash=sha256:[0-9a-f]{64}', rest), package
-    if package in wanted:
-      assert version == wanted[package][0], package
+    if package in expected:
+      assert version == expected[package][0], package
     else:  # Of other systems.
       assert re.search(r"sys_platform == '(win32|emscripten)'", rest), package
-  assert wanted.keys() <= pinned.keys()
+  assert expected.keys() <= pinned.keys()
 
 
 def test_licenses_and_the_bill_of_materials_are_those_of_what_is_installed():
@@ -78,12 +78,12 @@ def test_no_connection_is_made_unless_a_flag_asks(module, tmp_path):
     'compare': ['--flagfile=demo', '--algorithms=fed_avg', '--num_seeds=1', *small],
   }[module]
   try:
-    found = commands.call(
+    result = commands.call(
       module, *which, '--report_html', cwd=tmp_path, figures=module == 'compare'
     )
     with pytest.raises(AssertionError, match='getaddrinfo'):
       __import__('socket').getaddrinfo('example.org', 443)
   finally:
     _OFFLINE.clear()
-  assert found.returncode == 0, found.stderr
+  assert result.returncode == 0, result.stderr
   assert (tmp_path / 'made' / 'report.html').exists()

@@ -36,45 +36,45 @@ def measure(watch: Watch) -> None:
     os.environ['XLA_FLAGS'] = flags.strip()
   states = ['stacked'] if watch.small else list(_TRIED)
   with ThreadPoolExecutor(len(states)) as threads:
-    for attempt in [threads.submit(_try, kept, watch) for kept in states]:
+    for attempt in [threads.submit(_try, state, watch) for state in states]:
       attempt.result()
 
 
-def _try(kept: str, watch: Watch) -> None:
+def _try(state: str, watch: Watch) -> None:
   """Says the rows of clients' models kept so."""
-  if not watch.has(15 * (not watch.small), client_state=kept):
+  if not watch.has(15 * (not watch.small), client_state=state):
     return
-  process, pipe = measuring.started(_state, kept, watch.deadline, watch.small)
-  for row in measuring.rows_of(process, pipe, watch, client_state=kept):
-    watch.say({'client_state': kept} | row)
+  process, pipe = measuring.started(_state, state, watch.deadline, watch.small)
+  for row in measuring.rows_of(process, pipe, watch, client_state=state):
+    watch.say({'client_state': state} | row)
 
 
-def _state(pipe: Connection, kept: str, end: float, small: bool) -> None:
+def _state(pipe: Connection, state: str, end: float, small: bool) -> None:
   measuring.setup()
   watch = Watch(pipe.send, end, small, {}, '')
-  counts = (16, 24) if small else _TRIED[kept]
-  rows = [watch.tried(lambda: _row(n, kept, watch), clients=n) for n in counts]  # noqa: B023
-  if small or None in rows or kept != 'stacked' or any('refused' in r for r in rows):
+  counts = (16, 24) if small else _TRIED[state]
+  rows = [watch.tried(lambda: _row(n, state, watch), clients=n) for n in counts]  # noqa: B023
+  if small or None in rows or state != 'stacked' or any('refused' in r for r in rows):
     return
   few, many = rows
   device = measuring.chip().devices.flat[0]
   room = sharding.memory(device)
-  each = (many['planned_bytes'] - few['planned_bytes']) / (counts[1] - counts[0])
-  limit = int(counts[1] + ((room or 0) - many['planned_bytes']) / each)
-  watch.say({'predicted': limit, 'bytes_of_client': each, 'bytes_of_device': room})
+  size = (many['planned_bytes'] - few['planned_bytes']) / (counts[1] - counts[0])
+  limit = int(counts[1] + ((room or 0) - many['planned_bytes']) / size)
+  watch.say({'predicted': limit, 'bytes_of_client': size, 'bytes_of_device': room})
   for share in (0.97, 1.1):
     count = int(share * limit)
     if watch.has(12, clients=count):
-      watch.tried(lambda: _row(count, kept, watch), clients=count)  # noqa: B023
+      watch.tried(lambda: _row(count, state, watch), clients=count)  # noqa: B023
 
 
-def _row(clients: int, kept: str, watch: Watch) -> Row:
+def _row(clients: int, state: str, watch: Watch) -> Row:
   """Says what a federation of so many clients takes, or why it is refused."""
   gc.collect()
   mesh = measuring.chip()
   workload = WORKLOADS['W2']._replace(examples=10)
   local = common.training(workload, mesh)
-  options: dict[str, Any] = {'num_clusters': 4, 'client_state': kept}
+  options: dict[str, Any] = {'num_clusters': 4, 'client_state': state}
   options['init_clients'] = min(100, clients)
   row: Row = {'clients': clients}
   began = time.time()

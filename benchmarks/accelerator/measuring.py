@@ -131,10 +131,10 @@ def timed(
   again = _seconds(fn, 1) if first < most else first
   count = int(most / max(again * calls, 1e-9))
   count = min(repeats, max(3 if again < most else 1, count))
-  kept = [_seconds(fn, calls) for _ in range(count)]
+  times = [_seconds(fn, calls) for _ in range(count)]
   return {
-    'seconds': statistics.median(kept), 'least_seconds': min(kept),
-    'most_seconds': max(kept), 'timings': count, 'first_seconds': first,
+    'seconds': statistics.median(times), 'least_seconds': min(times),
+    'most_seconds': max(times), 'timings': count, 'first_seconds': first,
   }  # fmt: skip
 
 

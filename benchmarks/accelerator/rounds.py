@@ -131,8 +131,8 @@ def _federation(
 
   def prepared(text: str) -> tuple[common.Method, float]:
     began, (name, options) = time.time(), _METHODS[text]
-    own = 'own kernels' in text
-    settings = local._replace(shared_start='off') if own else local
+    has_kernels = 'own kernels' in text
+    settings = local._replace(shared_start='off') if has_kernels else local
     return common.Method(name, options, settings, train), time.time() - began
 
   # Models of all these clients may not fit, which must not take other methods along.

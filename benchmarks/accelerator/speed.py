@@ -58,13 +58,13 @@ def stages(small: bool) -> list[list[Case]]:
   main = _ORDER[:4]
   rounded = [Case(w, precision='default') for w in _ORDER[:5]]
   of_start = [Case('W1', shared_start='off'), Case('W3', shared_start='on')]
-  of_chunks = [[Case(w, c) for w in main] for c in _TOGETHER]
+  by_chunk = [[Case(w, c) for w in main] for c in _TOGETHER]
   rest = [[Case(w, c) for w in _ORDER[4:]] for c in _TOGETHER]
   return [
     [Case(w) for w in _ORDER[:6]],
     rounded,
     of_start,
-    *of_chunks,
+    *by_chunk,
     [Case(w) for w in _ORDER[6:]],
     *rest,
   ]
@@ -100,10 +100,10 @@ def measure(watch: Watch) -> None:
 
 
 def _say_best(name: str, rows: list[Row], watch: Watch) -> None:
-  own = [r for r in rows if r['workload'] == name and r['precision'] == 'highest']
-  default = [r for r in own if r['default']]
-  if default and len(own) > 1:
-    best = max(own, key=lambda r: r['steps_per_second'])
+  cases = [r for r in rows if r['workload'] == name and r['precision'] == 'highest']
+  default = [r for r in cases if r['default']]
+  if default and len(cases) > 1:
+    best = max(cases, key=lambda r: r['steps_per_second'])
     watch.say(
       {
         'what': 'best', 'workload': name,

@@ -83,15 +83,15 @@ def stages(
   import, which no test does.
   """
   ran = lines.get(mutant.file, {})
-  own = pathlib.PurePath(mutant.file)
-  folder = f'tests/{own.parts[1]}/'
+  path = pathlib.PurePath(mutant.file)
+  folder = f'tests/{path.parts[1]}/'
   for first, last in (mutant.lines, mutant.scope):
     by_line = {t for t, at in ran.items() if any(first <= line <= last for line in at)}
     if by_line:
       break
   on_import = mutant.scope[0] in (1, mutant.lines[0])
   same = {
-    t: s for t, s in seconds.items() if t.startswith(f'{folder}{own.stem}_test.py')
+    t: s for t, s in seconds.items() if t.startswith(f'{folder}{path.stem}_test.py')
   }
   others, total = {}, sum(same.values())
   for s, test in sorted((s, test) for test, s in seconds.items()):

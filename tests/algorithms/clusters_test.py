@@ -144,14 +144,14 @@ def test_no_client_drops_out_before_the_first_round():
 # The oracle.
 
 
-def told(data, clusters):
+def with_truth(data, clusters):
   """The data with other true clusters, which the oracle is told."""
   info = ClientInfo(data.info.names, np.asarray(clusters))
   return with_true_groups(dataclasses.replace(data, info=info))
 
 
 def test_groups_travel_with_their_clients():
-  data = told(federation(), ['b', 'a', 'c', 'a', 'b', 'b'])
+  data = with_truth(federation(), ['b', 'a', 'c', 'a', 'b', 'b'])
   assert data.groups.count == 3
   np.testing.assert_array_equal(data.groups.ids, [1, 0, 2, 0, 1, 1])
   turned = data.reorder(np.array([2, 0, 1]), num_clients=4)

@@ -102,7 +102,7 @@ def test_durations_are_those_of_the_simulated_devices_of_other_methods(changes):
   # So slow that the work of such a small model takes time.
   profile, seed = DeviceProfile(12.5e6, 2.5e6, 1e6, 1.0, 0.5), 7
   key = prng_streams.fold(jax.random.key(seed), prng_streams.INIT)
-  found = np.asarray(device_profiles.durations(profile, local, data, key))
+  result = np.asarray(device_profiles.durations(profile, local, data, key))
   costs = device_profiles.SimulatedDevices(profile, seed, local, data)
   _, [info] = run(algorithms.build('fed_avg', local), data, rounds=1)
   size, traffic = bytes_of_model(local), as_sent(one_model(local), local.sends)
@@ -111,7 +111,7 @@ def test_durations_are_those_of_the_simulated_devices_of_other_methods(changes):
   for i in range(len(SIZES)):
     alone = jax.tree.map(lambda x, i=i: np.asarray(x)[[i]], info.clients)
     expected = costs.seconds(of_one, alone, whole_batches=False)
-    np.testing.assert_allclose(found[i], expected, rtol=1e-5)
+    np.testing.assert_allclose(result[i], expected, rtol=1e-5)
 
 
 def test_records_have_the_seconds_of_the_buffer_and_the_bytes_that_are_sent():

@@ -26,9 +26,9 @@ def split(updates=None, products=None, weights=None, **options):
     products = np.array(updates, float) @ np.transpose(updates)
   weights = np.ones(len(products)) if weights is None else np.array(weights)
   start = np.zeros(len(products), np.int32)
-  found, count = split_clusters(products, weights, start, 1, **OPTIONS | options)
-  assert len(np.unique(found)) == count
-  return found.tolist()
+  result, count = split_clusters(products, weights, start, 1, **OPTIONS | options)
+  assert len(np.unique(result)) == count
+  return result.tolist()
 
 
 def parts(**options):
@@ -46,8 +46,8 @@ def parts(**options):
 ])  # fmt: skip
 def test_criteria_are_strict(option, bound, splits_below):
   below, above = np.nextafter(bound, 0), np.nextafter(bound, 2)
-  found = [parts(**{option: value}) for value in (below, bound, above)]
-  assert found == ([2, 1, 1] if splits_below else [1, 1, 2])
+  result = [parts(**{option: value}) for value in (below, bound, above)]
+  assert result == ([2, 1, 1] if splits_below else [1, 1, 2])
 
 
 def test_only_clusters_of_more_than_the_least_size_are_split():

@@ -60,9 +60,9 @@ def test_others_join_the_group_whose_direction_is_nearest(monkeypatch):
   directions = [updates[sorted(some)][own == k].mean(axis=0) for k in (0, 1)]
   assert_close(reference.vectors(state.directions), directions, rtol=1e-3)
   lengths = np.linalg.norm(directions, axis=1)
-  wanted = (updates @ np.transpose(directions) / lengths).argmax(axis=1)
-  wanted[sorted(some)] = own
-  np.testing.assert_array_equal(state.assignment, wanted)
+  expected = (updates @ np.transpose(directions) / lengths).argmax(axis=1)
+  expected[sorted(some)] = own
+  np.testing.assert_array_equal(state.assignment, expected)
 
 
 @functools.cache
@@ -89,8 +89,10 @@ def along(local, data, client, start):
   """[2, ...] the gradient of a client's loss at a model [1, ...], and against it."""
   x, y = data.client(client)
   model = tree.unstack(start, 0)
-  found = jax.grad(lambda p: local.model.loss(local.model.apply(p, x), y).mean())(model)
-  return jax.tree.map(lambda g: jnp.stack([g, -g]), found)
+  result = jax.grad(lambda p: local.model.loss(local.model.apply(p, x), y).mean())(
+    model
+  )
+  return jax.tree.map(lambda g: jnp.stack([g, -g]), result)
 
 
 def test_clients_from_elsewhere_join_by_one_example_and_without_any_the_first_group():

@@ -112,7 +112,7 @@ def test_clients_choose_their_first_cluster_by_what_they_trained():
   """Neither noise, compression nor lies are in the models that a client compares."""
   data, plain, key = federation(), helpers.local(hidden=()), jax.random.key(1)
 
-  def found(local, data=data):
+  def result(local, data=data):
     choose = jax.jit(lambda data, key: train_and_choose(
       local, data, helpers.everyone(data), key, 3, 'uniform'
     ))  # fmt: skip
@@ -121,25 +121,25 @@ def test_clients_choose_their_first_cluster_by_what_they_trained():
   def half(key, start, trained):
     return jax.tree.map(lambda s, w: s + (w - s) / 2, start, trained)
 
-  clear = found(plain)
+  clear = result(plain)
   choice = np.asarray(clear.assignment)
   draw_key = prng_streams.fold(key, prng_streams.DRAWS)
   starts = matrix(random_models(plain, draw_key, 3))[choice]
   trained = matrix(clear.trained.params)
-  halved = found(plain._replace(sends=Sends(half)))
+  halved = result(plain._replace(sends=Sends(half)))
   np.testing.assert_array_equal(halved.assignment, choice)
   assert_close(matrix(halved.trained.params), (starts + trained) / 2)
   lying = Attack(np.ones(6, bool), (attacks.Replacement(),))
-  lied = found(plain, dataclasses.replace(data, attack=lying))
+  lied = result(plain, dataclasses.replace(data, attack=lying))
   np.testing.assert_array_equal(lied.assignment, choice)
   assert_close(matrix(lied.trained.params), 2 * starts - trained)
   sends = differential_privacy(0.1, 3.0, where='client', delta=0)
-  noisy = found(plain._replace(sends=sends))
+  noisy = result(plain._replace(sends=sends))
   np.testing.assert_array_equal(noisy.assignment, choice)
   assert np.abs(matrix(noisy.trained.params) - trained).max() > 0.1
   means = [matrix(noisy.trained.params)[choice == k].mean(axis=0) for k in set(choice)]
   assert_close(matrix(noisy.centers)[sorted(set(choice))], np.stack(means))
-  infinite = found(plain._replace(sends=Sends(lambda k, s, w: jax.tree.map(
+  infinite = result(plain._replace(sends=Sends(lambda k, s, w: jax.tree.map(
     lambda x: x / 0.0, w
   ))))  # fmt: skip
   assert not np.asarray(infinite.trained.finite).any()
@@ -155,10 +155,10 @@ def test_clients_that_no_model_trains_are_with_the_first_one():
   choose = jax.jit(
     lambda key: train_and_choose(local, data, helpers.everyone(data), key, 3, 'uniform')
   )
-  found = choose(jax.random.key(1))
-  assert found.assignment[1:3].tolist() == [0, 0]
-  assert found.trained.finite.tolist() == [True, True, False, True]
-  assert np.isfinite(matrix(found.centers)).all()
+  result = choose(jax.random.key(1))
+  assert result.assignment[1:3].tolist() == [0, 0]
+  assert result.trained.finite.tolist() == [True, True, False, True]
+  assert np.isfinite(matrix(result.centers)).all()
 
 
 def test_robust_starts_from_trimmed_k_means():

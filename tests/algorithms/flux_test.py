@@ -35,7 +35,7 @@ def reference_descriptors(model, data, num_classes, components):
       hidden = np.maximum(hidden @ kernel + bias, 0)
     features.append((hidden, y))
   reach = 1.02 * max(hidden.max() for hidden, _ in features)
-  found = []
+  result = []
   for hidden, y in features:
     low = (hidden - reach * middle) @ directions.T
     parts = [low] + [low[y == label] for label in range(num_classes)]
@@ -47,8 +47,8 @@ def reference_descriptors(model, data, num_classes, components):
       for part, lacks in pairs
     ]
     means, deviations = zip(*of, strict=True)
-    found.append([means[0], deviations[0], *means[1:], *deviations[1:]])
-  return np.array(found)
+    result.append([means[0], deviations[0], *means[1:], *deviations[1:]])
+  return np.array(result)
 
 
 def test_descriptors_match_float64_reference():
@@ -57,10 +57,10 @@ def test_descriptors_match_float64_reference():
   state, _ = run(algorithm, data, rounds=2)
   model = reference.from_params(state.described_by, 0)
   everyone = helpers.everyone(data)
-  found = descriptors.moments(local, state.described_by, data, everyone)
-  reach = found.reach(np.ones(6, bool))
+  result = descriptors.moments(local, state.described_by, data, everyone)
+  reach = result.reach(np.ones(6, bool))
   want = reference_descriptors(model, data, helpers.CLASSES, 3)
-  assert_close(found.descriptors(reach), want, rtol=1e-3, atol=1e-3)
+  assert_close(result.descriptors(reach), want, rtol=1e-3, atol=1e-3)
   assert (want == -1).any()  # Some clients lack a class.
   assert int(state.numbers) == want[0].size
   # All models go on from the average, each with the clients that were found.

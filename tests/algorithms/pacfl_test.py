@@ -66,15 +66,15 @@ def test_the_order_of_clients_with_equal_examples_does_not_matter():
   algorithm = algorithms.build(
     'pacfl', local, num_clusters=3, num_vectors=1, proximity='entries'
   )
-  found = []
+  result = []
   for order in (np.arange(6), np.array([2, 5, 0, 4, 3, 1])):
     rows = (order[:, None] * SIZES[0] + np.arange(SIZES[0])).ravel()
     federation = FederatedData.from_arrays(
       x[rows], y[rows], np.full(6, SIZES[0]), num_classes=3, client_ids=order
     )
     own = np.asarray(initial(algorithm, federation).assignment)
-    found.append(own[np.argsort(order)])
-  np.testing.assert_array_equal(*found)
+    result.append(own[np.argsort(order)])
+  np.testing.assert_array_equal(*result)
 
 
 def test_spans_that_must_intersect_are_refused():
@@ -88,8 +88,8 @@ def test_spans_that_must_intersect_are_refused():
     start(num_vectors=3)
   assert adjusted_rand_score(GROUPS, start(num_vectors=2).assignment) > 0
   for proximity in ('sum_of_angles', 'entries'):
-    found = start(num_vectors=3, proximity=proximity).assignment
-    assert adjusted_rand_score(GROUPS, found) == 1.0
+    result = start(num_vectors=3, proximity=proximity).assignment
+    assert adjusted_rand_score(GROUPS, result) == 1.0
 
 
 def test_a_threshold_finds_the_number_of_clusters():

@@ -50,8 +50,8 @@ def test_clustered_methods_recover_planted_clusters(index, seed):
   name, _, groups, rounds = METHODS[index]
   data = helpers.federation([60] * len(groups), seed=seed, groups=groups)
   state, infos = run(built(index), data, rounds=rounds, seed=seed)
-  found = built(index).deployed(state, data).clusters()
-  assert adjusted_rand_score(groups, found) == 1.0
+  result = built(index).deployed(state, data).clusters()
+  assert adjusted_rand_score(groups, result) == 1.0
   if groups is FOUR:
     assert int(infos[-1].clusters.moved) == 0
     sizes = np.sort(infos[-1].clusters.sizes)

@@ -109,12 +109,12 @@ def compiled(index):
   whole = jax.jit(
     two.step, donate_argnums=0, keep_unused=True, out_shardings=(shardings, None)
   )
-  found = Programs(
+  result = Programs(
     one, init, step.lower().compile(), federation_of, full_only,
     whole.lower(shapes, data, everyone, key).compile(),
     jax.jit(two.step) if index in SOME_ON_TWO else None,
   )  # fmt: skip
-  return Compiled(found, products, jax.device_put(state, shardings))
+  return Compiled(result, products, jax.device_put(state, shardings))
 
 
 def programs(index):
@@ -235,9 +235,9 @@ def test_a_round_overwrites_the_state_keeps_its_structure_and_never_asks_the_hos
 
 @over_rows(ROWS)
 def test_every_product_says_its_precision(index):
-  found = compiled(index).products
-  assert all(p is not None and p[0] == p[1] for p in found)
-  assert {p[0].name for p in found} == {'HIGHEST'}
+  result = compiled(index).products
+  assert all(p is not None and p[0] == p[1] for p in result)
+  assert {p[0].name for p in result} == {'HIGHEST'}
 
 
 # Clients that are drawn within a round exchange their models; the k-means of CLoVE has
@@ -252,8 +252,8 @@ EXCHANGES = [
 
 @over_rows(EXCHANGES)
 def test_devices_exchange_sums_and_a_few_numbers_of_each_client(index):
-  found = programs(index)
-  random_federations.check_exchanges(found.whole.as_text(), found.algorithm)
+  result = programs(index)
+  random_federations.check_exchanges(result.whole.as_text(), result.algorithm)
 
 
 @pytest.mark.slow

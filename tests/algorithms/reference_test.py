@@ -108,5 +108,5 @@ def test_rounds_match_float64_reference(entry, everyone):
       used = arrays(
         algorithm.client_params(state, data, np.arange(len(data.info.names)))
       )
-      wanted, atol = report['deployed'][: len(used)], entry.atol.get('deployed', 1e-5)
-      assert_close(used, wanted, rtol=1e-3, atol=atol)
+      target, atol = report['deployed'][: len(used)], entry.atol.get('deployed', 1e-5)
+      assert_close(used, target, rtol=1e-3, atol=atol)

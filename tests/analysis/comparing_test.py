@@ -83,8 +83,8 @@ def test_methods_are_compared_seed_by_seed(runs, tmp_path):
   np.testing.assert_array_equal(spec.train.x, data(1)[0].x)
   np.testing.assert_array_equal(spec.test.x, data(1)[1].x)
   assert spec.workdir == tmp_path / 'two' / 'seed1'
-  (held, *_) = json.loads((tmp_path / 'table.json').read_text())
-  assert held['difference_difference'] == pytest.approx(-20)
+  (row_values, *_) = json.loads((tmp_path / 'table.json').read_text())
+  assert row_values['difference_difference'] == pytest.approx(-20)
   # The gaps to an oracle stand beside the differences, unless they are the same.
   for oracle, groups in (('one', ['minus two', 'minus one']), ('two', ['minus two'])):
     with_oracle = dataclasses.replace(result, oracle=oracle)

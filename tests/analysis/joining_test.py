@@ -34,7 +34,7 @@ def data():
 
 
 @pytest.fixture(scope='module')
-def found(data):
+def result(data):
   return joined(data)
 
 
@@ -61,26 +61,26 @@ def expected(data):
   return want
 
 
-def of_rule(found, rule):
-  return np.asarray(found[rule])[np.array(SIZES) > 0]
+def of_rule(result, rule):
+  return np.asarray(result[rule])[np.array(SIZES) > 0]
 
 
 @pytest.mark.parametrize('rule', joining.RULES)
-def test_each_rule_matches_its_reference(found, expected, rule):
-  np.testing.assert_array_equal(of_rule(found, rule), expected[rule])
+def test_each_rule_matches_its_reference(result, expected, rule):
+  np.testing.assert_array_equal(of_rule(result, rule), expected[rule])
   # The rules are told apart by these clients.
   others = [expected[other] for other in joining.RULES if other != rule]
   assert expected[rule] not in others
 
 
 @pytest.mark.parametrize(('chunk', 'devices'), [(3, 1), (1, 2)])
-def test_neither_chunks_nor_devices_matter(data, found, chunk, devices):
-  chex.assert_trees_all_equal(joined(data, chunk, devices), found)
+def test_neither_chunks_nor_devices_matter(data, result, chunk, devices):
+  chex.assert_trees_all_equal(joined(data, chunk, devices), result)
 
 
-def test_all_join_alike_whatever_the_run_did(data, found):
+def test_all_join_alike_whatever_the_run_did(data, result):
   again = joined(data, dropout_rate=0.9, lr_schedule=lambda r: 0.0 * r)
-  chex.assert_trees_all_equal(again, found)
+  chex.assert_trees_all_equal(again, result)
 
 
 @pytest.mark.parametrize(

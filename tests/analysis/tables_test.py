@@ -37,10 +37,11 @@ def frames(by_label, clients=None, config=None):
   runs = [
     Recorded(
       label, seed, {'algorithm': label.split('(')[0], **(config or {}).get(label, {})},
-      found, rounds_of([]), (clients or {}).get((label, seed)), diverged=found is None,
+      result, rounds_of([]), (clients or {}).get((label, seed)),
+      diverged=result is None,
     )
     for label, each in by_label.items()
-    for seed, found in enumerate(each)
+    for seed, result in enumerate(each)
   ]  # fmt: skip
   return joined(runs, list(by_label))
 
@@ -49,9 +50,9 @@ def table(by_label, **options):
   return tables.comparison(frames(by_label), **options)
 
 
-def cells(found, method):
+def cells(result, method):
   """Head -> text of a method's cells."""
-  return {head: text for (_, head), text in found.cells.loc[method].items()}
+  return {head: text for (_, head), text in result.cells.loc[method].items()}
 
 
 FOUND = frames({
@@ -65,34 +66,34 @@ FOUND = frames({
     ('mean10', '45.8 ± 5.9', 15),
 ])  # fmt: skip
 def test_tables_show_a_report_and_say_which(report, micro, difference, tmp_path):
-  found = tables.comparison(FOUND, report=report, reference='fed_avg')
-  row = cells(found, 'fed_avg')
+  result = tables.comparison(FOUND, report=report, reference='fed_avg')
+  row = cells(result, 'fed_avg')
   assert (row['micro-acc (%)'], row['of seeds']) == (micro, '2 of 2')
-  row = cells(found, 'fesem(2)')
+  row = cells(result, 'fesem(2)')
   # Differences are of the same metrics; the one seed of both counts.
   assert (row['difference'], row['of seeds']) == (f'+{difference}.00', '1 of 2')
   assert '95 % interval' not in row
-  found.write(tmp_path)
+  result.write(tmp_path)
   for name in ('md', 'tex'):
     assert curves.REPORTS[report] in (tmp_path / f'table.{name}').read_text()
-  assert len(found.notes) == 2
+  assert len(result.notes) == 2
   (first, *_) = csv.DictReader((tmp_path / 'table.csv').open())
   (other, *_) = json.loads((tmp_path / 'table.json').read_text())
   name = 'deployed.micro_accuracy_mean'
-  want = found.numbers.loc['fed_avg', name]
+  want = result.numbers.loc['fed_avg', name]
   assert (float(first[name]), other[name]) == (want, want)
   with pytest.raises(UserError, match='report'):
     tables.reported(FOUND.runs, 'first')
 
 
 def test_rounds_to_a_target_are_means_over_seeds_that_reached_it():
-  found = tables.comparison(FOUND)
+  result = tables.comparison(FOUND)
   # 1 + 0.25 / 0.5 and 1 rounds; never.
-  row = cells(found, 'fed_avg')
+  row = cells(result, 'fed_avg')
   assert row['rounds to 50 %'] == '1.2 ± 0.4'
   assert row['rounds to 90 %'] == 'not reached'
   # 1.5, and 2 + 0.3 / 0.35; the seed that diverged does not reach it.
-  row = cells(found, 'fesem(2)')
+  row = cells(result, 'fesem(2)')
   assert row['rounds to 50 %'] == '1.5 (1 of 2)'
   assert row['rounds to 90 %'] == '2.9 (1 of 2)'
 
@@ -103,11 +104,11 @@ def costing(down, up, seconds):
 
 
 def test_costs_are_unknown_if_a_seed_lacks_them():
-  found = table({
+  result = table({
     'fed_avg': [costing(2e9, 1e9, 7200), costing(4e9, 1e9, 10800)],
     'half': [costing(1e9, 1e9, 1), summary([0.5])],
   })  # fmt: skip
-  row, half = cells(found, 'fed_avg'), cells(found, 'half')
+  row, half = cells(result, 'fed_avg'), cells(result, 'half')
   names = ('s/round', 'GB', 'on devices, h', 'epsilon')
   assert [row[n] for n in names] == ['0.5', '4', '2.5', '10.8']
   assert [half[n] for n in names] == ['0.5', '', '', '']
@@ -122,17 +123,17 @@ def test_the_best_and_those_that_do_not_differ_from_it_are_marked():
     'oracle': [0.99, 0.99, 0.99],
   }  # fmt: skip
   runs = {m: [summary([x]) for x in each] for m, each in accuracies.items()}
-  found = table(runs)
+  result = table(runs)
   # Differences of 0.5, -0.2 and 1 points have p = 0.33.
-  lines = found.to_markdown()
+  lines = result.to_markdown()
   assert '| good | **91.0 ± 1.0** |' in lines
   assert '| near | 90.6 ± 0.9° |' in lines
   assert '| bad | 51.0 ± 1.0 |' in lines
   assert '| oracle | 99.0 ± 0.0 |' in lines
-  assert '91.0 ± 1.0•' in str(found)
-  assert r'\textbf{91.0 $\pm$ 1.0}' in found.to_latex()
-  assert '<b>91.0 ± 1.0</b>' in found.to_html()
-  assert f'& $-${cells(found, "bad")["difference"][1:]} &' in found.to_latex()
+  assert '91.0 ± 1.0•' in str(result)
+  assert r'\textbf{91.0 $\pm$ 1.0}' in result.to_latex()
+  assert '<b>91.0 ± 1.0</b>' in result.to_html()
+  assert f'& $-${cells(result, "bad")["difference"][1:]} &' in result.to_latex()
   # One seed has no test, and no marks.
   alone = table({m: each[:1] for m, each in runs.items()})
   assert not alone.bold.to_numpy().any()
@@ -158,13 +159,13 @@ def test_methods_are_compared_over_the_seeds_that_both_finished():
     'b': [summary([0.7]), summary([0.9]), summary([0.8])],
     'diverged': [None, None, summary([0.7])],
   }).runs  # fmt: skip
-  found = tables.differences(runs)
-  assert found.attrs == {'reference': 'b', 'column': 'deployed.micro_accuracy'}
+  result = tables.differences(runs)
+  assert result.attrs == {'reference': 'b', 'column': 'deployed.micro_accuracy'}
   want = stats.ttest_rel([50, 60], [70, 90])
-  row = found.loc['a', ['difference', 'low', 'high', 'p', 'seeds']].tolist()
+  row = result.loc['a', ['difference', 'low', 'high', 'p', 'seeds']].tolist()
   interval = want.confidence_interval()
   np.testing.assert_allclose(row, [-25, *interval, want.pvalue, 2], rtol=1e-9)
-  row = found.loc['diverged', ['difference', 'low', 'seeds']].tolist()
+  row = result.loc['diverged', ['difference', 'low', 'seeds']].tolist()
   np.testing.assert_allclose(row, [-10, np.nan, 1])
 
 
@@ -175,12 +176,12 @@ def test_the_least_error_is_the_best_and_favors_are_bold():
       for v in values
     ]
 
-  found = table({'a': of(0.5, 0.5), 'b': of(0.41, 0.4), 'c': of(0.61, 0.6)},
+  result = table({'a': of(0.5, 0.5), 'b': of(0.41, 0.4), 'c': of(0.61, 0.6)},
                 reference='a')  # fmt: skip
-  assert cells(found, 'b')['difference'] == '-0.0950'
-  bold = found.bold['minus a', 'difference']
+  assert cells(result, 'b')['difference'] == '-0.0950'
+  bold = result.bold['minus a', 'difference']
   assert (bold['b'], bold['c']) == (True, False)
-  assert cells(found, 'b')['micro-RMSE'].startswith('0.405')
+  assert cells(result, 'b')['micro-RMSE'].startswith('0.405')
 
 
 def test_where_clients_are_bad_the_honest_ones_are_compared():
@@ -190,13 +191,13 @@ def test_where_clients_are_bad_the_honest_ones_are_compared():
     return summary([value], honest=bad, clusters={'ari': 0.2, 'ami': 0.2}, **more)
 
   clean = summary([0.3])
-  found = table({'a': [of(0.9, 0.2, evaluated_on='validation')] * 2, 'b': [clean] * 2})
-  assert found.cells.columns[0] == ('deployed, honest', 'micro-acc (%)')
-  a, b = cells(found, 'a'), cells(found, 'b')
+  result = table({'a': [of(0.9, 0.2, evaluated_on='validation')] * 2, 'b': [clean] * 2})
+  assert result.cells.columns[0] == ('deployed, honest', 'micro-acc (%)')
+  a, b = cells(result, 'a'), cells(result, 'b')
   assert (a['micro-acc (%)'], a['ARI']) == ('20.0 ± 0.0°', '1.00')
   assert b['micro-acc (%)'] == '30.0 ± 0.0'
   assert a['difference'] == '-10.00'
-  assert 'on validation examples (a)' in found.notes[0]
+  assert 'on validation examples (a)' in result.notes[0]
 
 
 def test_columns_that_are_asked_for_and_metrics_of_the_users_own():
@@ -206,12 +207,12 @@ def test_columns_that_are_asked_for_and_metrics_of_the_users_own():
   run |= {'unseen': run['deployed'], 'backdoor_success': 0.1}
   run |= {'server': own | {'clusters': [run['deployed']] * 2}}
   groups = ['deployed', 'unseen clients', 'server test', 'backdoor']
-  found = table({'fed_avg': [run, run], 'b': [run, None], 'c': [run, run]})
-  assert list(dict.fromkeys(found.cells.columns.get_level_values(0)))[:4] == groups[:4]
-  row = cells(found, 'fed_avg')
+  result = table({'fed_avg': [run, run], 'b': [run, None], 'c': [run, run]})
+  assert list(dict.fromkeys(result.cells.columns.get_level_values(0)))[:4] == groups[:4]
+  row = cells(result, 'fed_avg')
   assert (row['micro-top_3'], row['success (%)']) == ('0.250 ± 0.000', '10.0')
   # Whether more or less of a metric of a user is better is not known.
-  marked = found.bold.loc['fed_avg', ('deployed', 'micro-top_3')]
+  marked = result.bold.loc['fed_avg', ('deployed', 'micro-top_3')]
   assert not marked
   both = table({'b': [run]}, columns=['deployed', 'finetuned'])
   assert list(both.cells.columns.unique(0))[:2] == ['deployed', 'fine-tuned']
@@ -239,26 +240,26 @@ def test_clients_gain_and_lose_within_a_seed():
   }
   runs = {'fed_avg': [summary([0.5])] * 2, 'a': [summary([0.5])] * 2,
           'b': [summary([0.5]), None]}  # fmt: skip
-  found = tables.comparison(frames(runs, clients))
+  result = tables.comparison(frames(runs, clients))
   names = ('gain', 'equal', 'lose')
-  assert [cells(found, 'a')[n] for n in names] == [
+  assert [cells(result, 'a')[n] for n in names] == [
     '1.5 ± 0.7',
     '0.5 ± 0.7',
     '1.5 ± 0.7',
   ]
-  assert [cells(found, 'b')[n] for n in names] == ['2.0', '0.0', '0.0']
+  assert [cells(result, 'b')[n] for n in names] == ['2.0', '0.0', '0.0']
   errors = frames(runs, clients).clients.rename(
     columns={'deployed_accuracy': 'deployed_rmse'}
   )
-  found = tables.client_changes(errors, 'fed_avg', 'deployed_rmse')
-  assert found.loc['b', ('lose', 'mean')] == 2
+  result = tables.client_changes(errors, 'fed_avg', 'deployed_rmse')
+  assert result.loc['b', ('lose', 'mean')] == 2
 
 
 def test_settings_that_differ_are_a_column():
   config = {'a': {'rounds': 5, 'rate': 0.1}, 'b(rate=1)': {'rounds': 7, 'rate': 1.0}}
   made = frames({'a': [summary([0.5])], 'b(rate=1)': [summary([0.5])]}, config=config)
-  found = tables.comparison(made)
-  assert [cells(found, m)['settings'] for m in config] == [
+  result = tables.comparison(made)
+  assert [cells(result, m)['settings'] for m in config] == [
     'rounds=5, rate=0.1', 'rounds=7'
   ]  # fmt: skip
   # What a method has by default is left out.
@@ -269,8 +270,8 @@ def test_settings_that_differ_are_a_column():
     config = dict(zip(['fed_avg', 'fesem(2)'], values, strict=True))
     config = {m: {'weighting': value} for m, value in config.items()}
     made = frames({m: [summary([0.5])] for m in config}, config=config)
-    found = tables.comparison(made)
-    assert [cells(found, m).get('settings', '') for m in config] == shown
+    result = tables.comparison(made)
+    assert [cells(result, m).get('settings', '') for m in config] == shown
 
 
 @pytest.mark.slow

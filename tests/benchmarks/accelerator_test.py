@@ -23,9 +23,12 @@ def run(folder, *args):
 
 @pytest.mark.nightly
 def test_parts_are_measured_and_kept(tmp_path):
-  printed, held = run(tmp_path, '--minutes=4', '--parts=a,c')
-  assert {p: x['ended'] for p, x in held['parts'].items()} == {'a': 'done', 'c': 'done'}
-  rows = held['parts']['a']['rows'] + held['parts']['c']['rows']
+  printed, results = run(tmp_path, '--minutes=4', '--parts=a,c')
+  assert {p: x['ended'] for p, x in results['parts'].items()} == {
+    'a': 'done',
+    'c': 'done',
+  }
+  rows = results['parts']['a']['rows'] + results['parts']['c']['rows']
   assert not [row for row in rows if 'error' in row]
   assert len([line for line in printed.splitlines() if 'what=' in line]) >= 12
   (default,) = (r for r in rows if r.get('default'))
@@ -36,7 +39,7 @@ def test_parts_are_measured_and_kept(tmp_path):
   assert rate == pytest.approx(50_000 / default['seconds'])
   assert default['of_peak'] == pytest.approx(101_120 * rate / peak)
   again, same = run(tmp_path, '--minutes=1', '--parts=a,c')
-  assert same == held
+  assert same == results
   assert 'what=' not in again
 
 

@@ -4,6 +4,6 @@ from benchmarks import faults
 
 
 def test_faults_fit_the_code_and_the_tests_of_today():
-  found = faults.listed()
-  assert {f.sentence: said for f in found if (said := faults.misfit(f))} == {}
-  assert len(found) > 60
+  result = faults.listed()
+  assert {f.sentence: said for f in result if (said := faults.misfit(f))} == {}
+  assert len(result) > 60

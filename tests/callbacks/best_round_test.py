@@ -55,16 +55,16 @@ class Kept(Callback):
 def test_the_models_of_the_best_round_are_kept(method, tmp_path):
   kept = Kept()
   result, best = simulated(method, callbacks=[kept], workdir=tmp_path)
-  found = result.summary['best_round']
+  actual = result.summary['best_round']
   values = {n: scores['micro_accuracy'] for n, scores in kept.scores.items()}
-  assert found['round'] == max(values, key=values.get)  # The first of equals.
-  assert found['validation'] == kept.scores[found['round']]
-  of_round = next(r for r in result.history if r['round'] == found['round'])
-  assert found['deployed'] == of_round['deployed']
+  assert actual['round'] == max(values, key=values.get)  # The first of equals.
+  assert actual['validation'] == kept.scores[actual['round']]
+  of_round = next(r for r in result.history if r['round'] == actual['round'])
+  assert actual['deployed'] == of_round['deployed']
   assert best.models is None  # They are in the workdir.
   local = helpers.local()
   run = fj.load_run(tmp_path, model=local.model, which='best')
-  for name, params in zip(WHOLE.info.names, kept.models[found['round']], strict=True):
+  for name, params in zip(WHOLE.info.names, kept.models[actual['round']], strict=True):
     loaded = run.params(client=name)
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
   last = fj.load_run(tmp_path, model=local.model)
@@ -75,8 +75,10 @@ def test_the_models_of_the_best_round_are_kept(method, tmp_path):
     (run.predict(VALIDATION.client(i)[0], client=n) == VALIDATION.client(i)[1])
     for i, n in enumerate(WHOLE.info.names)
   ]
-  wanted = np.concatenate(hits).mean()
-  np.testing.assert_allclose(found['validation']['micro_accuracy'], wanted, rtol=1e-6)
+  expected = np.concatenate(hits).mean()
+  np.testing.assert_allclose(
+    actual['validation']['micro_accuracy'], expected, rtol=1e-6
+  )
 
 
 def test_bad_clients_do_not_choose_the_round():
@@ -91,8 +93,8 @@ def test_bad_clients_do_not_choose_the_round():
     for x, y in map(VALIDATION.client, np.flatnonzero(data.attacks.honest(train)))
   ]
   best = result.summary['best_round']
-  found = best['validation']['micro_accuracy']
-  np.testing.assert_allclose(found, np.concatenate(hits).mean(), rtol=1e-6)
+  actual = best['validation']['micro_accuracy']
+  np.testing.assert_allclose(actual, np.concatenate(hits).mean(), rtol=1e-6)
   assert best['deployed'] == result.summary['honest']['deployed']
   assert best['deployed'] != result.summary['deployed']
 

@@ -40,10 +40,12 @@ def test_mlflow_has_a_run_of_all_rounds_after_each_start(logged):
   run, first = client.search_runs([experiment.experiment_id])  # The last one first.
   assert (run.info.status, first.info.status) == ('FINISHED', 'FINISHED')
   assert run.data.params['algorithm'] == 'fesem'
-  held = client.get_metric_history(run.info.run_id, 'deployed/micro_accuracy')
+  logged_values = client.get_metric_history(run.info.run_id, 'deployed/micro_accuracy')
   measured = result.history[1:]
-  assert [m.step for m in held] == [r['round'] for r in measured] == [1, 2, 3]
-  assert [m.value for m in held] == [r['deployed']['micro_accuracy'] for r in measured]
+  assert [m.step for m in logged_values] == [r['round'] for r in measured] == [1, 2, 3]
+  assert [m.value for m in logged_values] == [
+    r['deployed']['micro_accuracy'] for r in measured
+  ]
 
 
 @pytest.mark.nightly

@@ -42,11 +42,11 @@ def test_products_of_all_pairs(stack, devices, block, options, many, monkeypatch
   monkeypatch.setattr(gram_matrices, '_BLOCK', block)
   monkeypatch.setattr(gram_matrices, '_MANY', many)
   mesh = sharding.client_mesh(devices)
-  given = {name: np.asarray(x) for name, x in options.items()}
+  arrays = {name: np.asarray(x) for name, x in options.items()}
 
   @jax.jit
   def products(stack):
-    return inner_products(sharding.split_clients(stack, mesh), mesh, **given)
+    return inner_products(sharding.split_clients(stack, mesh), mesh, **arrays)
 
   np.testing.assert_allclose(
     products(stack), expected(stack, **options), rtol=1e-5, atol=1e-5

@@ -57,8 +57,8 @@ MAKERS = {
 @pytest.mark.parametrize('name', MAKERS)
 def test_hyperparameters_are_arguments_of_programs(name):
   make, want = MAKERS[name]
-  found, decisions = called(make, {'number': 0.3}, {'number': 0.5})
-  np.testing.assert_allclose(found, want(0.3), rtol=1e-6)
+  result, decisions = called(make, {'number': 0.3}, {'number': 0.5})
+  np.testing.assert_allclose(result, want(0.3), rtol=1e-6)
   assert decisions.hold_for({'number': 0.7})
 
 
@@ -72,8 +72,8 @@ def test_what_python_decides_by_a_hyperparameter_is_no_argument():
     return fn
 
   first = {'number': 0.5, 'steps': 2}
-  found, decisions = called(make, first | {'number': 0.8}, first)
-  np.testing.assert_allclose(found, (X + 1) * 0.8 + 2, rtol=1e-6)
+  result, decisions = called(make, first | {'number': 0.8}, first)
+  np.testing.assert_allclose(result, (X + 1) * 0.8 + 2, rtol=1e-6)
   assert decisions.hold_for(first | {'number': 0.7})
   assert not decisions.hold_for(first | {'number': 0.3})
   assert not decisions.hold_for(first | {'number': 0.0})
@@ -187,9 +187,9 @@ def test_programs_of_a_method_read_every_number_that_it_declares(name, options):
   first = numbers | {'learning_rate': 0.1}
   second = first | {n: values[n] for n in numbers.keys() & values.keys()}
   second |= {'learning_rate': 0.2, 'dropout_rate': 0.2}
-  given, decisions = hyperparameters.named(first)
+  numbers_values, decisions = hyperparameters.named(first)
   arguments = Arguments(decisions)
-  functions = Functions(make(**given), arguments)
+  functions = Functions(make(**numbers_values), arguments)
   key, cohort = jax.random.key(0), dataclasses.replace(helpers.everyone(data), round=0)
   state = jax.eval_shape(functions.start, key, data, arguments.values(first))[0]
   jax.eval_shape(functions.step, state, data, cohort, key, arguments.values(first))
@@ -200,8 +200,8 @@ def test_programs_of_a_method_read_every_number_that_it_declares(name, options):
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), state, want
   )
-  found = functions.step(state, data, cohort, key, numbers)[0]
+  result = functions.step(state, data, cohort, key, numbers)[0]
   want, _ = jax.jit(algorithm.step)(state, data, cohort, key)
   jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), found, want
+    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), result, want
   )

@@ -121,8 +121,8 @@ def test_a_run_follows_its_schedule():
 
 def squared_error(logits, y):
   """Half the squared distance of the logits to the indicators of the labels."""
-  wanted = jax.nn.one_hot(y, logits.shape[-1])
-  return 0.5 * jnp.square(logits - wanted).sum(axis=-1)
+  expected = jax.nn.one_hot(y, logits.shape[-1])
+  return 0.5 * jnp.square(logits - expected).sum(axis=-1)
 
 
 def linear_loss_and_gradient(model, x, y):

@@ -57,7 +57,7 @@ def test_every_client_is_as_likely_and_every_device_gives_its_part(num_devices):
   of_device = exists.reshape(num_devices, -1).sum(axis=1)
   for count in (1, 5, 40, 82, 83):
     places = stratified.places_for(count, real, padded, num_devices)
-    given = np.zeros(num_devices, int)
+    totals = np.zeros(num_devices, int)
     for start in range(real):  # All that there are, each as likely.
       draw = rng.random(padded)
       ids = stratified.evenly(count, draw, exists, start, num_devices, places)
@@ -66,8 +66,8 @@ def test_every_client_is_as_likely_and_every_device_gives_its_part(num_devices):
       each = (ids < padded).reshape(num_devices, -1).sum(axis=1)
       assert (each >= count * of_device // real).all()
       assert (each <= -(-count * of_device // real)).all()
-      given += each
-    np.testing.assert_array_equal(given, count * of_device)
+      totals += each
+    np.testing.assert_array_equal(totals, count * of_device)
 
 
 def test_who_of_a_shard_is_drawn_is_as_likely():
@@ -83,15 +83,15 @@ def test_who_of_a_shard_is_drawn_is_as_likely():
 def test_numbers_of_devices_that_divide_8_draw_the_same_clients():
   draw, exists = np.random.default_rng(2).random(40), np.arange(40) < 37
   for on_device in (False, True):
-    found = set()
+    result = set()
     for devices in (1, 2, 4, 8):
       places = stratified.places_for(11, 37, 40, devices)
       args = (draw, exists)
       args = map(jnp.asarray, args) if on_device else args
       ids = stratified.evenly(11, *args, 5, devices, places)
-      found.add(frozenset(drawn_of(ids, devices, 40, 37)))
-    assert len(found) == 1
-    assert len(found.pop()) == 11
+      result.add(frozenset(drawn_of(ids, devices, 40, 37)))
+    assert len(result) == 1
+    assert len(result.pop()) == 11
 
 
 def test_a_program_rounds_the_parts_of_devices_at_random():
@@ -102,10 +102,10 @@ def test_a_program_rounds_the_parts_of_devices_at_random():
     ids = stratified.drawn_on_devices(key, 1, draw, exists, 1, mesh)
     return ids.min()  # The other place is empty.
 
-  found = jax.jit(jax.vmap(of_one))(jax.random.split(jax.random.key(0), 100))
-  assert found.dtype == np.int32
+  result = jax.jit(jax.vmap(of_one))(jax.random.split(jax.random.key(0), 100))
+  assert result.dtype == np.int32
   # Of each of eight shards the client of the least number, each about as often.
-  ids, counts = np.unique(found, return_counts=True)
+  ids, counts = np.unique(result, return_counts=True)
   assert ids.tolist() == list(range(0, 16, 2))
   np.testing.assert_allclose(counts, 100 / 8, atol=11)
 
@@ -122,9 +122,9 @@ def test_parts_of_large_cohorts_are_exact_in_32_bits():
   for count in (7, 4096, 700_001, 999_983, 2**30 + 12_345):
     for start in (0, 12_345, whole - 1):
       expected = [(count * int(p) + start) // whole for p in part]
-      for given in (count, jnp.int32(count)):
-        found = stratified._part(given, jnp.asarray(part), jnp.int32(whole), start)
-        assert found.tolist() == expected
+      for totals in (count, jnp.int32(count)):
+        result = stratified._part(totals, jnp.asarray(part), jnp.int32(whole), start)
+        assert result.tolist() == expected
 
 
 def rows_read(data, mesh, cohort):
@@ -199,9 +199,9 @@ def test_a_device_holds_its_clients_examples_and_padding():
   sizes = np.asarray(data.sizes()).reshape(2, -1).sum(axis=1)
   assert sizes.sum() == sum(SIZES)
   for rows in (data.x, data.y):
-    held = [s.data for s in rows.addressable_shards]
-    assert [len(part) for part in held] == [sizes.max()] * 2
-    assert {part.device for part in held} == set(mesh.devices.flat)
+    parts = [s.data for s in rows.addressable_shards]
+    assert [len(part) for part in parts] == [sizes.max()] * 2
+    assert {part.device for part in parts} == set(mesh.devices.flat)
 
 
 def test_the_host_reads_split_data_as_before():
@@ -228,9 +228,9 @@ def test_no_data_is_exchanged(clients_per_round):
   cohort = draw_cohort(0, 1, clients_per_round, train, local.mesh)
   program = jax.jit(algorithm.step).lower(state, train, cohort, key).compile()
   model = sum(x.nbytes for x in jax.tree.leaves(state))
-  found = program_memory.collectives_of(program.as_text())
-  assert found
-  assert max(c.bytes for c in found) <= model + 100 < train.x.nbytes / 10
+  result = program_memory.collectives_of(program.as_text())
+  assert result
+  assert max(c.bytes for c in result) <= model + 100 < train.x.nbytes / 10
 
 
 @pytest.mark.parametrize(
@@ -300,11 +300,11 @@ def split_run(name='fesem', data_placement='sharded', **options):
 @pytest.mark.nightly
 def test_a_run_of_some_clients_goes_on_where_data_are_split_alike(tmp_path):
   how = {'name': 'fed_avg', 'eval_every': 0}
-  held = how | {'workdir': tmp_path, 'config': {'seed': 0}}
-  split_run(**held, rounds=1)
+  parts = how | {'workdir': tmp_path, 'config': {'seed': 0}}
+  split_run(**parts, rounds=1)
   refused = 'data_placement sharded there, replicated here'
   with pytest.raises(UserError, match=refused):
-    split_run(**held, rounds=1, data_placement='auto')
-  rest, whole = split_run(**held, devices=1), split_run(**how)
+    split_run(**parts, rounds=1, data_placement='auto')
+  rest, whole = split_run(**parts, devices=1), split_run(**how)
   jax.tree.map(assert_close, rest.state, whole.state)
   assert whole.summary['data_placement'] == 'sharded'

@@ -56,9 +56,11 @@ def test_weights_and_cohorts_are_of_the_clients_that_the_user_means(placement):
   np.testing.assert_array_equal(result.clients.deployed_accuracy, [1, 0, 1, 0, 0])
   jax.effects_barrier()
   for number, (who, sizes, before) in enumerate(seen):
-    held = np.asarray(sizes) > 0
-    found = dict(zip(np.asarray(who)[held], np.asarray(sizes)[held], strict=True))
-    assert found == {0: 10, 3: 25, 1: 30}
+    in_data = np.asarray(sizes) > 0
+    actual = dict(
+      zip(np.asarray(who)[in_data], np.asarray(sizes)[in_data], strict=True)
+    )
+    assert actual == {0: 10, 3: 25, 1: 30}
     assert int(before) == number
     assert len(who) == (4 if placement == 'replicated' else 6)
 
@@ -111,12 +113,12 @@ def test_a_client_has_the_same_key_and_coin_wherever_it_stands():
 
 def test_a_random_order_holds_everyone_once_and_who_does_not_exist_last():
   exists = jnp.arange(20) % 4 > 0
-  found = set()
+  result = set()
   for number in range(5):
     keys = jax.random.split(jax.random.key(number), 20)
     order = np.asarray(first_at_random(keys, exists, 25))
     np.testing.assert_array_equal(first_at_random(keys, exists, 7), order[:7])
     assert sorted(order) == list(range(20))
     np.testing.assert_array_equal(np.asarray(exists)[order], np.arange(20) < 15)
-    found.add(tuple(order))
-  assert len(found) == 5
+    result.add(tuple(order))
+  assert len(result) == 5

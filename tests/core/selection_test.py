@@ -97,8 +97,8 @@ def test_a_selected_run_resumes_with_the_clients_that_it_would_have_had(tmp_path
   whole = run(selection, rounds=4)[2].history
   for rounds in (2, 4):
     workdir = fj.Workdir(tmp_path, portrait=False)
-    found = run(selection, rounds, workdir=workdir)[2].history
-  for a, b in zip(whole, found, strict=True):
+    result = run(selection, rounds, workdir=workdir)[2].history
+  for a, b in zip(whole, result, strict=True):
     assert {k: v for k, v in a.items() if k != 'seconds'} == {
       k: v for k, v in b.items() if k != 'seconds'
     }
@@ -120,8 +120,8 @@ def test_a_user_function_may_return_fewer_clients_or_none():
 
 def test_clients_are_available_in_rounds_of_the_trace():
   trace = [('Ann', 1, 2), ('Bob', 2, 3), ('Ann', 4, 4), ('Eve', 2, 2)]
-  found = [chosen(fj.selection.available(0, trace), r) for r in range(1, 6)]
-  assert found == [[0], [0, 1, 4], [1], [0], []]
+  result = [chosen(fj.selection.available(0, trace), r) for r in range(1, 6)]
+  assert result == [[0], [0, 1, 4], [1], [0], []]
   two = fj.selection.available(2, trace)
   drawn = {tuple(sorted(chosen(two, 2, seed))) for seed in range(20)}
   assert drawn == {(0, 1), (0, 4), (1, 4)}

@@ -84,16 +84,16 @@ def test_flipped_labels_are_labels_that_occur():
 
 def test_bad_clients_mark_half_of_their_examples():
   plain = helpers.federation([400, 300, 300], shape=IMAGE)
-  found = attacks.apply(plain, [attacks.Backdoor(2)], 0.34, seed=1)
-  bad = np.repeat(bad_of(found), np.diff(found.offsets))
-  marked = (np.asarray(found.x)[:, 6:, 6:] == plain.x.max()).all(axis=(1, 2, 3))
+  result = attacks.apply(plain, [attacks.Backdoor(2)], 0.34, seed=1)
+  bad = np.repeat(bad_of(result), np.diff(result.offsets))
+  marked = (np.asarray(result.x)[:, 6:, 6:] == plain.x.max()).all(axis=(1, 2, 3))
   assert not marked[~bad].any()
   assert marked[bad].mean() == pytest.approx(0.5, abs=0.1)
-  np.testing.assert_array_equal(found.y, np.where(marked, 2, plain.y))
+  np.testing.assert_array_equal(result.y, np.where(marked, 2, plain.y))
   rest = np.array(plain.x)
   rest[marked, 6:, 6:] = plain.x.max()
-  np.testing.assert_array_equal(found.x, rest)
-  assert not found.attack.poisons_models
+  np.testing.assert_array_equal(result.x, rest)
+  assert not result.attack.poisons_models
 
 
 def test_the_mark_is_a_corner_of_images_and_the_end_of_vectors():
@@ -184,18 +184,18 @@ def test_metrics_and_files_of_honest_clients_and_a_run_that_goes_on(tmp_path):
     return simulate(algorithm, data, federation(), rounds=2, workdir=tmp_path / 'run')
 
   result = run(data := federation('noise'))
-  table, kept, found = result.clients, ~bad_of(data), result.summary['honest']
+  table, kept, output = result.clients, ~bad_of(data), result.summary['honest']
   np.testing.assert_array_equal(table.honest, kept)
-  assert found['clients'] == kept.sum()
+  assert output['clients'] == kept.sum()
   for kind in ('deployed', 'finetuned'):
     for name in ('accuracy', 'f1'):
       values, size = table[f'{kind}_{name}'][kept], table.test_examples[kept]
       expected = [np.average(values, weights=size), values.mean()]
-      actual = [found[kind][f'{over}_{name}'] for over in ('micro', 'macro')]
+      actual = [output[kind][f'{over}_{name}'] for over in ('micro', 'macro')]
       np.testing.assert_allclose(actual, expected, rtol=1e-12)
-    assert found[kind] != result.summary[kind]
+    assert output[kind] != result.summary[kind]
   expected = agreement(table.true_cluster[kept], table.cluster[kept])
-  assert {name: found[name] for name in expected} == expected
+  assert {name: output[name] for name in expected} == expected
   clients = [record['honest']['clients'] for record in result.history[1:]]
   assert clients == [kept.sum()] * 2
   np.testing.assert_array_equal(load_run(tmp_path / 'run').clients.honest, kept)

@@ -33,8 +33,8 @@ def test_means_match_a_float64_reference_in_a_run(weights, devices):
   trained = []
   for i in range(len(SIZES)):
     batches = helpers.batches(train, local.schedule, i, key)
-    own, _ = reference.local_sgd(reference.from_params(start), batches, 0.1)
-    trained.append(reference.flat(own))
+    params_values, _ = reference.local_sgd(reference.from_params(start), batches, 0.1)
+    trained.append(reference.flat(params_values))
   expected = np.average(trained, axis=0, weights=WEIGHTS)
   params = result.deployed.params()
   assert_close(reference.flat(reference.from_params(params)), expected, rtol=1e-3)

@@ -175,11 +175,11 @@ def test_hold_out_parts_every_clients_training_examples():
   train = FederatedData.from_arrays(
     x, np.arange(20) % 3, np.array([10, 1, 9]), client_ids=np.array([7, 3, 5])
   )
-  kept, held = data.hold_out(train, seed=1)
+  kept, validation = data.hold_out(train, seed=1)
   assert kept.sizes().tolist() == [8, 1, 7]
-  assert held.sizes().tolist() == [2, 0, 2]
+  assert validation.sizes().tolist() == [2, 0, 2]
   for i in range(3):
-    rows = np.concatenate([kept.client(i)[0], held.client(i)[0]])
+    rows = np.concatenate([kept.client(i)[0], validation.client(i)[0]])
     np.testing.assert_array_equal(np.sort(rows, axis=0), train.client(i)[0])
     np.testing.assert_array_equal(kept.client_ids, train.client_ids)
   other, _ = data.hold_out(train, seed=2)
@@ -189,9 +189,9 @@ def test_hold_out_parts_every_clients_training_examples():
 def test_bad_clients_stay_bad_where_examples_are_held_out():
   train, _ = data.load('digits', num_clients=8)
   bad = attacks.apply(train, 'label_flip+sign_flip', 0.25)
-  kept, held = data.hold_out(bad)
+  kept, validation = data.hold_out(bad)
   assert kept.attack is bad.attack
-  assert held.attack is None
+  assert validation.attack is None
 
 
 def test_label_skew_of_known_mixtures():
@@ -232,5 +232,5 @@ def test_groups_change_at_the_drift_rounds_and_examples_stay():
   one, *rest = data.load_phases('digits', **drift, **options)
   assert set(one.train.info.clusters) == {0}
   np.testing.assert_array_equal(rest[0].train.y, later[0].train.y)
-  told = data.phases_with_true_groups([one, *rest])
-  assert {p.train.groups.count for p in told} == {4}
+  phases = data.phases_with_true_groups([one, *rest])
+  assert {p.train.groups.count for p in phases} == {4}

@@ -151,17 +151,17 @@ def test_capped_dirichlet_follows_niid_bench():
   again = np.random.default_rng(5)
   counts = np.bincount(labels, minlength=10)
   while True:  # The same from the words of the paper's code.
-    held, want = np.zeros(20), np.zeros((10, 20))
+    sizes_values, want = np.zeros(20), np.zeros((10, 20))
     for label in range(10):
       p = again.dirichlet(np.repeat(0.3, 20))
-      p = np.array([v * (n < 2000 / 20) for v, n in zip(p, held, strict=True)])
+      p = np.array([v * (n < 2000 / 20) for v, n in zip(p, sizes_values, strict=True)])
       if p.sum() == 0:
         break
       want[label] = p / p.sum()
       ends = np.round(np.cumsum(want[label]) * counts[label]).astype(int)
-      held += np.diff(ends, prepend=0)
+      sizes_values += np.diff(ends, prepend=0)
     else:
-      if held.min() >= 30:
+      if sizes_values.min() >= 30:
         break
   np.testing.assert_allclose(result, want)
 
@@ -207,12 +207,12 @@ def test_clients_take_their_least_examples_from_the_largest():
   left = by_shares(np.random.default_rng(1), labels, of_classes, 0)
   for i in range(len(left)):  # The largest client is looked for each time.
     while len(left[i]) < 3:
-      largest = int(np.argmax([len(own) for own in left]))
+      largest = int(np.argmax([len(rows) for rows in left]))
       need = min(3 - len(left[i]), len(left[largest]) - 3)
       left[i] = np.concatenate([left[i], left[largest][:need]])
       left[largest] = left[largest][need:]
-  for own, expected in zip(dealt, left, strict=True):
-    np.testing.assert_array_equal(own, expected)
+  for rows, expected in zip(dealt, left, strict=True):
+    np.testing.assert_array_equal(rows, expected)
 
 
 def test_examples_stay_in_their_cluster():

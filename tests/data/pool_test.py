@@ -56,10 +56,10 @@ def test_classes_may_have_names(kind):
   pool = data.from_arrays(**arrays(y=names.astype(str) if kind == 'S3' else names))
   assert pool.class_names == ('cat', 'cow', 'dog')
   assert pool.y[:4].tolist() == [2, 0, 0, 1]
-  given = data.from_arrays(
+  pool_values = data.from_arrays(
     **arrays(y=names.astype(str), class_names=['dog', 'cat', 'cow'])
   )
-  assert (given.y[:4].tolist(), given.num_classes) == ([0, 1, 1, 2], 3)
+  assert (pool_values.y[:4].tolist(), pool_values.num_classes) == ([0, 1, 1, 2], 3)
 
 
 def test_bytes_are_pixels_or_need_a_scale():

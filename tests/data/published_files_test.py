@@ -196,13 +196,23 @@ def test_celeba(tmp_path, form):
   (images,) = (p for p in folder.glob('**/img_align_celeba') if any(p.glob('*.jpg')))
   # LEAF's scripts split; the lists, written in reverse, have a celebrity of few images.
   if form == 'leaf':
-    pairs = {person: (own[:4], own[4:]) for person, own in names.items()}
+    pairs = {
+      person: (images_values[:4], images_values[4:])
+      for person, images_values in names.items()
+    }
   else:
-    pairs = {person: (own[::-1],) for person, own in names.items() if len(own) > 4}
+    pairs = {
+      person: (images_values[::-1],)
+      for person, images_values in names.items()
+      if len(images_values) > 4
+    }
   expected = {
-    part: (np.stack([resized(images / name) for name in own]), [smiles[n] for n in own])
-    for part, own in by_part(pairs).items()
-    if own
+    part: (
+      np.stack([resized(images / name) for name in images_values]),
+      [smiles[n] for n in images_values],
+    )
+    for part, images_values in by_part(pairs).items()
+    if images_values
   }
   pool = sources.read('celeba', tmp_path)
   assert pool.num_classes == 2
@@ -292,10 +302,10 @@ def test_shakespeare_of_leaf(tmp_path):
     folder = tmp_path / 'leaf_shakespeare' / split
     folder.mkdir(parents=True)
     blocks = {
-      n: dict(zip('xy', windows(said), strict=True)) for n, said in plays.items()
+      n: dict(zip('xy', windows(lines), strict=True)) for n, lines in plays.items()
     }
     (folder / 'all_data.json').write_text(json.dumps({'user_data': blocks}))
-  expected = {(n, test): said for n, said in plays.items() for test in (False, True)}
+  expected = {(n, test): lines for n, lines in plays.items() for test in (False, True)}
   assert_windows(sources.read('shakespeare', tmp_path), expected)
 
 

@@ -23,10 +23,10 @@ def test_one_version_everywhere():
 @pytest.fixture
 def built(monkeypatch):
   """What setup.py hands to setuptools."""
-  given = {}
-  monkeypatch.setattr(setuptools, 'setup', given.update)
+  settings = {}
+  monkeypatch.setattr(setuptools, 'setup', settings.update)
   module = runpy.run_path(str(ROOT / 'setup.py'))
-  return given | {'module': module}
+  return settings | {'module': module}
 
 
 def test_the_index_page_has_no_links_to_files(built):

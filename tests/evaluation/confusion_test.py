@@ -31,19 +31,19 @@ def found_of(used, data, local):
   """[K, L, L] of models, with clients of the data in another order."""
   order = np.random.default_rng(0).permutation(len(SIZES))
   models = DeployedModels.of(used, data.info.names, Examples.of(data), local.model)
-  found = confused(models, data.reorder(order), np.argsort(order))
-  return found.get('confusion')
+  result = confused(models, data.reorder(order), np.argsort(order))
+  return result.get('confusion')
 
 
 def matrices(local, data, params, groups, count):
   """The matrices [K, L, L] of the models `params` [M, ...] of each client."""
-  found = np.zeros((count, data.num_classes, data.num_classes), int)
+  result = np.zeros((count, data.num_classes, data.num_classes), int)
   for i, k in enumerate(groups):
     x, y = data.client(i)
     if len(y):
       guess = local.model.apply(tree.unstack(params, i), x).argmax(axis=-1)
-      np.add.at(found[k], (y, guess), 1)
-  return found
+      np.add.at(result[k], (y, guess), 1)
+  return result
 
 
 @pytest.mark.parametrize('standardization', [None, (np.ones(6), np.full(6, 3.0))])
@@ -52,12 +52,12 @@ def test_matrices_are_of_the_clients_of_each_cluster(standardization):
   info = dataclasses.replace(data.info, standardization=standardization)
   data = dataclasses.replace(data, info=info)
   centers = models_of(4, local)  # No client deploys the last one.
-  found = found_of(ClientModels(centers, CLUSTERS), data, local)
+  result = found_of(ClientModels(centers, CLUSTERS), data, local)
   params = jax.tree.map(lambda x: x[CLUSTERS], centers)
-  np.testing.assert_array_equal(found, matrices(local, data, params, CLUSTERS, 4))
-  assert found[3].sum() == 0
-  assert found[1].sum() == 0  # Its client has no examples.
-  assert found.sum() == sum(SIZES)
+  np.testing.assert_array_equal(result, matrices(local, data, params, CLUSTERS, 4))
+  assert result[3].sum() == 0
+  assert result[1].sum() == 0  # Its client has no examples.
+  assert result.sum() == sum(SIZES)
 
 
 def test_other_tasks_models_and_too_many_classes_have_none(monkeypatch):
@@ -79,11 +79,11 @@ def test_other_tasks_models_and_too_many_classes_have_none(monkeypatch):
 def test_the_portrait_of_a_run_counts_what_its_record_measures(tmp_path):
   method = algorithms.build('fesem', helpers.local(devices=2), num_clusters=2)
   result = runs.simulated(method, rounds=1, workdir=tmp_path, make_portrait=True)
-  found = result.portrait['confusion']
+  actual = result.portrait['confusion']
   deployed = result.summary['deployed']
-  right = found.diagonal(axis1=1, axis2=2).sum()
-  assert right / found.sum() == pytest.approx(deployed['micro_accuracy'])
+  right = actual.diagonal(axis1=1, axis2=2).sum()
+  assert right / actual.sum() == pytest.approx(deployed['micro_accuracy'])
   sizes = np.bincount(result.clients.cluster, result.clients.test_examples)
-  np.testing.assert_array_equal(found.sum(axis=(1, 2))[: len(sizes)], sizes)
+  np.testing.assert_array_equal(actual.sum(axis=(1, 2))[: len(sizes)], sizes)
   with np.load(tmp_path / 'clients.npz') as arrays:
-    np.testing.assert_array_equal(arrays['confusion'], found)
+    np.testing.assert_array_equal(arrays['confusion'], actual)

@@ -219,10 +219,10 @@ def test_speeds_depend_on_the_seed_and_the_client_alone():
   def speeds(seed, ids):
     return np.asarray(device_profiles.speeds(of, jax.random.key(seed), ids))
 
-  own = speeds(3, ids)
-  np.testing.assert_array_equal(speeds(3, ids[[7, 2]]), own[:, [7, 2]])
-  assert not np.allclose(own, speeds(4, ids))
-  logs = np.log(own / np.array([of[:3]]).T)
+  client_speeds = speeds(3, ids)
+  np.testing.assert_array_equal(speeds(3, ids[[7, 2]]), client_speeds[:, [7, 2]])
+  assert not np.allclose(client_speeds, speeds(4, ids))
+  logs = np.log(client_speeds / np.array([of[:3]]).T)
   np.testing.assert_allclose(logs.mean(axis=1), 0, atol=0.05)
   np.testing.assert_allclose(logs.std(axis=1), of.spread, rtol=0.05)
   assert abs(np.corrcoef(logs)[0, 1]) < 0.1
@@ -230,8 +230,10 @@ def test_speeds_depend_on_the_seed_and_the_client_alone():
 
 def test_a_round_takes_as_long_as_its_slowest_client(monkeypatch):
   of = device_profiles.DeviceProfile(100.0, 10.0, 1000.0, 1.0, 0.0)
-  own = np.array([[100.0, 50.0], [10.0, 10.0], [1000.0, 500.0]])
-  monkeypatch.setattr(device_profiles, 'speeds', lambda *_: jax.numpy.array(own))
+  client_speeds = np.array([[100.0, 50.0], [10.0, 10.0], [1000.0, 500.0]])
+  monkeypatch.setattr(
+    device_profiles, 'speeds', lambda *_: jax.numpy.array(client_speeds)
+  )
   monkeypatch.setattr(device_profiles, 'operations', lambda *_: 10.0)
   devices = device_profiles.SimulatedDevices(of, 0, LOCAL, helpers.federation([4, 3]))
   sent = Sent(np.array([200.0, 100.0]), 30.0, passes=0.5)

@@ -22,12 +22,12 @@ from fesem_jax.tasks import REGRESSION
 )
 def test_rounds_to_a_target_are_those_of_the_best_so_far(target, want):
   rounds, values = [1, 3, 5, 9], [0.2, 0.4, 0.6, 0.9]
-  found = curves.rounds_to(target, rounds, values)
-  assert found == (None if want is None else pytest.approx(want))
+  result = curves.rounds_to(target, rounds, values)
+  assert result == (None if want is None else pytest.approx(want))
   # The same curve with a fall in between, where the best so far stays.
   again = curves.rounds_to(target, [1, 3, 5, 7, 9], [0.2, 0.4, 0.6, 0.4, 0.9])
   if target <= 0.6 or want is None:
-    assert again == found
+    assert again == result
   else:
     assert again == pytest.approx(7 + 2 * (target - 0.6) / 0.3)
 
@@ -91,8 +91,8 @@ def test_where_clients_are_bad_there_are_reports_of_the_honest_ones():
 
 
 def test_targets_are_looked_for_in_both_curves():
-  found = curves.rounds_to_targets(HISTORY, [0.55, 0.85])
-  assert found == [
+  result = curves.rounds_to_targets(HISTORY, [0.55, 0.85])
+  assert result == [
     {'target': 0.55, 'deployed': pytest.approx(2.0), 'finetuned': 1.0},
     {'target': 0.85, 'deployed': None, 'finetuned': 1.0},
   ]
@@ -106,5 +106,5 @@ def test_less_may_be_better():
   ]
   best = curves.reports(history, REGRESSION)['best']['deployed']
   assert best == {'micro_rmse': 1.0, 'round': 2}
-  (found,) = curves.rounds_to_targets(history, [2.5], REGRESSION)
-  assert found == {'target': 2.5, 'deployed': 1.5, 'finetuned': None}
+  (result,) = curves.rounds_to_targets(history, [2.5], REGRESSION)
+  assert result == {'target': 2.5, 'deployed': 1.5, 'finetuned': None}

@@ -34,8 +34,8 @@ def counts_of(truths, guesses, classes):
 
 def scores_of(totals):
   """Micro accuracy and F1, then the macro ones, and the pooled macro F1."""
-  found = evaluate.scores(totals, CLASSIFICATION)
-  return [found[name] for name in (*CLASSIFICATION.columns, 'pooled_macro_f1')]
+  result = evaluate.scores(totals, CLASSIFICATION)
+  return [result[name] for name in (*CLASSIFICATION.columns, 'pooled_macro_f1')]
 
 
 def from_scikit_learn(truths, guesses):
@@ -100,9 +100,9 @@ def test_models_are_measured_on_their_own_clients():
     truths, guesses = [], []
     for i in range(4):
       x, y = test.client(i)
-      own = jax.tree.map(lambda p, i=i: np.asarray(p)[i], params)
+      client_params = jax.tree.map(lambda p, i=i: np.asarray(p)[i], params)
       truths.append(y)
-      guesses.append(np.asarray(apply(own, x)).argmax(1) if len(y) else y)
+      guesses.append(np.asarray(apply(client_params, x)).argmax(1) if len(y) else y)
     want = from_scikit_learn(truths, guesses)
     np.testing.assert_allclose(scores_of(counts), want, atol=1e-6)
 
@@ -183,14 +183,18 @@ def test_fine_tuning_changes_the_models_of_a_mixture_and_not_their_weights():
     """[K, N, L] probabilities, [K, N] shares of the models in those of the labels."""
     odds = np.exp([x @ kernel + bias for kernel, bias in models])
     each = odds / odds.sum(axis=2, keepdims=True)
-    own = weights[:, None] * each[:, np.arange(len(y)), y]
-    return each, own
+    client_params = weights[:, None] * each[:, np.arange(len(y)), y]
+    return each, client_params
 
   (x, y), new = train.client(0), []
   models = [reference.from_params(centers, k)[0] for k in range(2)]
-  each, own = of_labels(models, x, y)
+  each, client_params = of_labels(models, x, y)
   for k, (kernel, bias) in enumerate(models):
-    error = (own[k] / own.sum(axis=0))[:, None] * (each[k] - np.eye(3)[y]) / len(y)
+    error = (
+      (client_params[k] / client_params.sum(axis=0))[:, None]
+      * (each[k] - np.eye(3)[y])
+      / len(y)
+    )
     new.append((kernel - 0.5 * x.T @ error, bias - 0.5 * error.sum(axis=0)))
   loss = -np.log(of_labels(new, *test.client(0))[1].sum(axis=0)).sum()
   np.testing.assert_allclose(tuned.metrics['loss'], [loss], rtol=1e-5)

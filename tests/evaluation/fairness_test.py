@@ -12,16 +12,16 @@ from fesem_jax.evaluation.fairness import fairness
 @pytest.mark.parametrize('count', [1, 10, 11, 37])
 def test_it_is_what_the_definitions_say(count, higher):
   values = np.random.default_rng(count).random(count)
-  found = fairness(np.append(values, np.nan), higher)
+  result = fairness(np.append(values, np.nan), higher)
   ordered = sorted(values.tolist(), reverse=not higher)
   worst = ordered[: math.ceil(count / 10)]
   mean = sum(values) / count
-  assert found['clients'] == count
-  np.testing.assert_allclose(found['worst_decile'], sum(worst) / len(worst))
+  assert result['clients'] == count
+  np.testing.assert_allclose(result['worst_decile'], sum(worst) / len(worst))
   deviation = math.sqrt(sum((x - mean) ** 2 for x in values) / count)
-  np.testing.assert_allclose(found['deviation'], deviation, atol=1e-12)
+  np.testing.assert_allclose(result['deviation'], deviation, atol=1e-12)
   jain = sum(values) ** 2 / (count * sum(x * x for x in values))
-  np.testing.assert_allclose(found['jain'], jain)
+  np.testing.assert_allclose(result['jain'], jain)
 
 
 def test_what_is_not_defined_is_none():

@@ -29,10 +29,10 @@ TOTALS = evaluate.Totals(
 
 def test_own_metrics_are_means_over_examples_and_over_clients_that_have_any():
   with np.errstate(invalid='raise'):
-    own = evaluate.client_figures(TOTALS, CLASSIFICATION)
-    found = evaluate.scores(TOTALS, CLASSIFICATION)
-  np.testing.assert_array_equal(own['margin'], [1.5, np.nan, -1])
-  np.testing.assert_array_equal(own['accuracy'], [0.25, np.nan, 1])
+    metrics = evaluate.client_figures(TOTALS, CLASSIFICATION)
+    result = evaluate.scores(TOTALS, CLASSIFICATION)
+  np.testing.assert_array_equal(metrics['margin'], [1.5, np.nan, -1])
+  np.testing.assert_array_equal(metrics['accuracy'], [0.25, np.nan, 1])
   means = [
     'micro_loss',
     'macro_loss',
@@ -40,17 +40,17 @@ def test_own_metrics_are_means_over_examples_and_over_clients_that_have_any():
     'macro_margin',
     'pooled_macro_f1',
   ]
-  assert list(found) == [*CLASSIFICATION.columns, *means]
-  assert found['micro_loss'] == pytest.approx((2 + 3) / 5)
-  assert found['macro_loss'] == pytest.approx((0.5 + 3) / 2)
-  assert found['micro_margin'] == pytest.approx((6 - 1) / 5)
-  assert found['macro_margin'] == pytest.approx((1.5 - 1) / 2)
-  assert found['micro_accuracy'] == pytest.approx(2 / 5)
-  assert found['macro_accuracy'] == pytest.approx((0.25 + 1) / 2)
+  assert list(result) == [*CLASSIFICATION.columns, *means]
+  assert result['micro_loss'] == pytest.approx((2 + 3) / 5)
+  assert result['macro_loss'] == pytest.approx((0.5 + 3) / 2)
+  assert result['micro_margin'] == pytest.approx((6 - 1) / 5)
+  assert result['macro_margin'] == pytest.approx((1.5 - 1) / 2)
+  assert result['micro_accuracy'] == pytest.approx(2 / 5)
+  assert result['macro_accuracy'] == pytest.approx((0.25 + 1) / 2)
   no_examples = jax.tree.map(lambda x: x[1:2], TOTALS)
-  found = evaluate.scores(no_examples, CLASSIFICATION)
-  assert np.isnan(list(found.values())).all()
-  assert len(found) == 9
+  result = evaluate.scores(no_examples, CLASSIFICATION)
+  assert np.isnan(list(result.values())).all()
+  assert len(result) == 9
 
 
 @pytest.mark.parametrize('sizes', [[300, 0, 100, 101], [3, 257, 1, 0]])
@@ -82,10 +82,10 @@ def test_unseen_clients_take_the_first_of_equal_models_that_clients_use():
   stack = jax.tree.map(lambda x: jnp.stack([x] * 4), one)
   exists = jnp.array([False, True, True])
   used = ClientModels(stack, jnp.array([0, 2, 3]))
-  found = evaluate.models_of_unseen(used, exists, local, data)
-  assert (found.choice.tolist(), found.choice.dtype) == ([2] * 3, np.int32)
-  assert found.shared is stack
+  result = evaluate.models_of_unseen(used, exists, local, data)
+  assert (result.choice.tolist(), result.choice.dtype) == ([2] * 3, np.int32)
+  assert result.shared is stack
   # One that all share has no users to be counted.
   alone = ClientModels(jax.tree.map(lambda x: x[None], one))
-  found = evaluate.models_of_unseen(alone, exists, local, data)
-  assert found.choice.tolist() == [0] * 3
+  result = evaluate.models_of_unseen(alone, exists, local, data)
+  assert result.choice.tolist() == [0] * 3

@@ -19,8 +19,8 @@ def among_first_two(logits, y):
 
 def margin(logits, y):
   """Not finite for examples that do not count, which must not matter."""
-  own = jnp.take_along_axis(logits, y[:, None], axis=1)[:, 0]
-  return own - logits.mean(axis=1)
+  label_logits = jnp.take_along_axis(logits, y[:, None], axis=1)[:, 0]
+  return label_logits - logits.mean(axis=1)
 
 
 def test_own_metrics_are_in_the_summary_every_record_and_of_each_client(tmp_path):
@@ -32,7 +32,7 @@ def test_own_metrics_are_in_the_summary_every_record_and_of_each_client(tmp_path
   algorithm = algorithms.build('non_fed', local)
   result = simulate(algorithm, train, test, rounds=2, progress=False, workdir=tmp_path)
   loaded = load_run(tmp_path).clients
-  found, sizes = {'first_two': [], 'margin': []}, []
+  actual, sizes = {'first_two': [], 'margin': []}, []
   for i in range(4):
     x, y = test.client(i)
     model = reference.from_params(result.models.personal, i)
@@ -40,11 +40,13 @@ def test_own_metrics_are_in_the_summary_every_record_and_of_each_client(tmp_path
     for depth, (kernel, bias) in enumerate(model):
       hidden = hidden @ kernel + bias
       hidden = hidden if depth == len(model) - 1 else np.maximum(hidden, 0)
-    own = hidden[np.arange(len(y)), y]
-    found['first_two'].append(((hidden > own[:, None]).sum(axis=1) < 2).mean())
-    found['margin'].append((own - hidden.mean(axis=1)).mean())
+    label_logits = hidden[np.arange(len(y)), y]
+    actual['first_two'].append(
+      ((hidden > label_logits[:, None]).sum(axis=1) < 2).mean()
+    )
+    actual['margin'].append((label_logits - hidden.mean(axis=1)).mean())
     sizes.append(len(y))
-  for name, values in found.items():
+  for name, values in actual.items():
     for record in (result.summary, result.history[-1]):
       deployed = record['deployed']
       np.testing.assert_allclose(deployed[f'macro_{name}'], np.mean(values), 1e-4)

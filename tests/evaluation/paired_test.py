@@ -18,18 +18,18 @@ def test_intervals_are_scipys(count):
   a, b = rng.normal(90, 3, count), rng.normal(88, 2, count)
   test = stats.ttest_rel(a, b)
   interval = test.confidence_interval()
-  found = paired.paired_difference(list(a), list(b))
+  result = paired.paired_difference(list(a), list(b))
   want = (np.mean(a - b), interval.low, interval.high, test.pvalue)
-  np.testing.assert_allclose(found, want, rtol=1e-12)
+  np.testing.assert_allclose(result, want, rtol=1e-12)
 
 
 def test_metrics_near_each_other_keep_their_digits():
   offset = 2.0**30
-  found = paired.paired_difference([offset + 1, offset + 2], [offset, offset])
-  assert found.mean == 1.5
+  result = paired.paired_difference([offset + 1, offset + 2], [offset, offset])
+  assert result.mean == 1.5
   # The quantile of one degree of freedom is tan(0.475 pi).
   half = math.tan(0.475 * math.pi) * 0.5
-  np.testing.assert_allclose(found[1:3], [1.5 - half, 1.5 + half], rtol=1e-12)
+  np.testing.assert_allclose(result[1:3], [1.5 - half, 1.5 + half], rtol=1e-12)
 
 
 @pytest.mark.parametrize(('a', 'b', 'want'), [
@@ -49,11 +49,11 @@ def test_holm_is_his_step_down_method(count):
   p = np.random.default_rng(count).uniform(0, 0.2, count)
   # The k-th smallest times those that are left; never below a smaller one's.
   want = [
-    min(1, max((count - k) * q for k, q in enumerate(sorted(p)) if q <= own))
-    for own in p
+    min(1, max((count - k) * q for k, q in enumerate(sorted(p)) if q <= p_value))
+    for p_value in p
   ]
-  found = paired.holm([NAN, *p])
-  np.testing.assert_allclose(found, [NAN, *want], rtol=1e-12)
+  result = paired.holm([NAN, *p])
+  np.testing.assert_allclose(result, [NAN, *want], rtol=1e-12)
 
 
 @pytest.mark.parametrize(('a', 'b'), [([], []), ([1], [1, 2]), ([[1]], [[2]])])

@@ -38,13 +38,13 @@ def renyi(noise, rate, order):
 
 def reference(noise, rate, rounds, delta, before=0):
   """Epsilon by whole orders: Canonne, Kamath and Steinke 2020, Proposition 12."""
-  found = []
+  result = []
   for order in range(2, 64):
     of_round = order / (2 * noise**2) if rate == 1 else renyi(noise, rate, order)
     total = rounds * of_round + before * order / (2 * noise**2)
     more = math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
-    found.append(total + more)
-  return min(found)
+    result.append(total + more)
+  return min(result)
 
 
 @pytest.mark.parametrize(
@@ -53,30 +53,30 @@ def reference(noise, rate, rounds, delta, before=0):
 )
 def test_epsilon_of_the_server_is_that_of_the_sampled_gaussian(noise, rate, rounds):
   pytest.importorskip('dp_accounting')
-  found = privacy.epsilon(of(noise), rounds, rate)
-  wanted = reference(noise, rate, rounds, 1e-5)
-  assert found <= wanted * (1 + 1e-9)  # It tries more orders.
-  assert found == pytest.approx(wanted, rel=0.02)
+  result = privacy.epsilon(of(noise), rounds, rate)
+  expected = reference(noise, rate, rounds, 1e-5)
+  assert result <= expected * (1 + 1e-9)  # It tries more orders.
+  assert result == pytest.approx(expected, rel=0.02)
 
 
 def test_the_example_of_dp_accounting():
   """A noise chosen for (1, 1e-6): its test_compute_epsilon_delta_gaussian, 0.6.0."""
   pytest.importorskip('dp_accounting')
-  found = privacy.epsilon(of(4.530877117, delta=1e-6), 1)
-  assert found == pytest.approx(1, abs=1e-3)  # It tries fewer orders than its test.
+  result = privacy.epsilon(of(4.530877117, delta=1e-6), 1)
+  assert result == pytest.approx(1, abs=1e-3)  # It tries fewer orders than its test.
 
 
 def test_noise_of_clients_gains_nothing_by_sampling_and_is_of_twice_the_clip():
   pytest.importorskip('dp_accounting')
-  found = privacy.epsilon(of(8.0, 'client'), 10, 0.1)
-  assert found == pytest.approx(reference(4.0, 1.0, 10, 1e-5), rel=0.02)
-  assert found == privacy.epsilon(of(8.0, 'client'), 10, 1.0)
+  result = privacy.epsilon(of(8.0, 'client'), 10, 0.1)
+  assert result == pytest.approx(reference(4.0, 1.0, 10, 1e-5), rel=0.02)
+  assert result == privacy.epsilon(of(8.0, 'client'), 10, 1.0)
 
 
 def test_models_before_the_first_round_count_without_sampling():
   pytest.importorskip('dp_accounting')
-  found = privacy.epsilon(of(2.0), 10, 0.1, models_before=1)
-  assert found == pytest.approx(reference(2.0, 0.1, 10, 1e-5, before=1), rel=0.02)
+  result = privacy.epsilon(of(2.0), 10, 0.1, models_before=1)
+  assert result == pytest.approx(reference(2.0, 0.1, 10, 1e-5, before=1), rel=0.02)
   assert privacy.epsilon(of(2.0), 0) == 0.0
 
 
@@ -115,11 +115,11 @@ def run(tmp_path_factory):
 
 def test_a_run_reports_its_epsilon_by_round_also_after_it_resumes(run):
   folder, result = run
-  wanted = [privacy.epsilon(of(2.0), rounds, 0.5) for rounds in (1, 2)]
-  assert [r['epsilon'] for r in result.history if r['round']] == wanted
-  held = json.loads((folder / 'summary.json').read_text())
-  assert held['epsilon'] == held['dp']['epsilon'] == wanted[-1]
-  assert held['dp']['sampling_rate'] == 0.5
+  expected = [privacy.epsilon(of(2.0), rounds, 0.5) for rounds in (1, 2)]
+  assert [r['epsilon'] for r in result.history if r['round']] == expected
+  summary = json.loads((folder / 'summary.json').read_text())
+  assert summary['epsilon'] == summary['dp']['epsilon'] == expected[-1]
+  assert summary['dp']['sampling_rate'] == 0.5
 
 
 def test_tables_show_it(run):

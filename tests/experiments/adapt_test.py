@@ -70,8 +70,8 @@ def adapted(finished, machine, tmp_path_factory):
 
 
 def row_of(rows, seed, number, rule):
-  wanted = seed, number, rule
-  (row,) = [r for r in rows if (r['seed'], r['num_examples'], r['rule']) == wanted]
+  expected = seed, number, rule
+  (row,) = [r for r in rows if (r['seed'], r['num_examples'], r['rule']) == expected]
   return row
 
 

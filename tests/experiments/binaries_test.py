@@ -58,8 +58,8 @@ def test_server_optimizers_are_built_of_their_expressions():
     ('adam', None, server_optimizers.adam()),
   ):
     chosen = {'server_optimizer': text, 'server_learning_rate': rate}
-    found = methods.server_optimizer(chosen)
-    np.testing.assert_array_equal(second_step(found), second_step(built))
+    result = methods.server_optimizer(chosen)
+    np.testing.assert_array_equal(second_step(result), second_step(built))
   assert methods.server_optimizer(methods.options('fesem')) is None
 
 
@@ -86,12 +86,12 @@ def test_a_configuration_holds_the_defaults_of_its_method(parsed_flags):
     experiment_flags.configuration('fed_avg', {'num_clusters': 3})
 
 
-def build_of(text, given):
+def build_of(text, options):
   """Builds a method as a row, and flags as options."""
   name, chosen = methods.parse_method(methods.split_label(text)[1])
-  methods.check_options(name, given)
+  methods.check_options(name, options)
   allowed = methods.options(name)
-  chosen = {o: x for o, x in (dict(given) | chosen).items() if o in allowed}
+  chosen = {o: x for o, x in (dict(options) | chosen).items() if o in allowed}
   methods.build(name, helpers.local(), chosen)
 
 
@@ -182,10 +182,10 @@ def test_a_mistake_is_one_short_line(parsed_flags, capsys, error, sentence):
   with pytest.raises(SystemExit) as ended:
     start.main_with_clear_errors(fail)([])
   assert ended.value.code == 1
-  said = capsys.readouterr().err
-  assert said.startswith(sentence)
-  assert len(said) < 2100
-  assert len(said.splitlines()) == 1
+  output = capsys.readouterr().err
+  assert output.startswith(sentence)
+  assert len(output) < 2100
+  assert len(output.splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -272,8 +272,8 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
   rows = list(csv.DictReader((folder / 'table.csv').open()))
   methods_run = ['fed_avg', 'fed_prox', 'oracle']
   name = 'deployed.micro_accuracy_count'
-  found = [(r['method'], float(r[name])) for r in rows]
-  assert found == [(m, 2) for m in methods_run]
+  result = [(r['method'], float(r[name])) for r in rows]
+  assert result == [(m, 2) for m in methods_run]
   # Of the oracle the clusters are right; every method's gap to it has its table.
   assert float(rows[2]['clusters.ari_mean']) == 1.0
   assert 'minus oracle' in again.stdout

@@ -33,8 +33,8 @@ def configured():
     experiment.define_flags()
 
   @flagsaver.flagsaver
-  def made(*given):
-    flags.FLAGS(['run', *QUICK, *given])
+  def made(*arguments):
+    flags.FLAGS(['run', *QUICK, *arguments])
     return experiment.chosen_configuration()
 
   return made
@@ -88,8 +88,8 @@ def test_values_have_the_type_and_bounds_of_their_field(name, text, value):
     with refuses(name):
       options.OPTIONS[name].parse(text)
   else:
-    found = options.OPTIONS[name].parse(text)
-    assert (found, type(found)) == (value, type(value))
+    result = options.OPTIONS[name].parse(text)
+    assert (result, type(result)) == (value, type(value))
 
 
 @pytest.fixture
@@ -138,13 +138,13 @@ def test_flags_of_files_and_presets_stand_in_their_place(tmp_path, monkeypatch):
   (tmp_path / 'table2').mkdir()  # Hides no preset.
   demo = start.expanded(['--flagfile=demo'])
   assert demo[0] == '--algorithms=non_fed,fed_avg,fesem(4)'
-  for given in (
+  for arguments in (
     ['-flagfile=demo'], ['--flagfile', 'demo'], ['--flagfile=demo.flags'],
     ['--flagfile=experiments/presets/demo.flags'],
   ):  # fmt: skip
-    assert start.expanded(['--seed=1', *given, '--x']) == ['--seed=1', *demo, '--x']
-  given = ['--flagfile=my.flags', '--', '--flagfile=none']
-  assert start.expanded(given) == [*demo, '--rounds=3', *given[1:]]
+    assert start.expanded(['--seed=1', *arguments, '--x']) == ['--seed=1', *demo, '--x']
+  arguments = ['--flagfile=my.flags', '--', '--flagfile=none']
+  assert start.expanded(arguments) == [*demo, '--rounds=3', *arguments[1:]]
   assert not any('flagfile' in flag for flag in start.expanded(['--flagfile=table2']))
   (tmp_path / 'binary').write_bytes(bytes(range(256)))
   for name in ('binary', 'none', 'all.flags', '.'):

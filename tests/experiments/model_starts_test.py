@@ -45,8 +45,8 @@ def assert_predicts_what_it_measured(run):
   x, y = test.client(0)
   name = test.info.names[0]
   row = list(run.clients['client']).index(name)
-  found = (run.predict(x, client=name) == y).mean()
-  assert found == pytest.approx(run.clients.deployed_accuracy[row], abs=1e-6)
+  result = (run.predict(x, client=name) == y).mean()
+  assert result == pytest.approx(run.clients.deployed_accuracy[row], abs=1e-6)
 
 
 @pytest.mark.nightly

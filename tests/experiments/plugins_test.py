@@ -97,13 +97,13 @@ def no_callback(): return 3
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
   """A current directory that holds modules of the user's own."""
-  own = {'own_fl': METHOD, 'own_net': MODEL, 'own_data': DATA, 'own_watch': WATCH}
-  for name, text in own.items():
+  modules = {'own_fl': METHOD, 'own_net': MODEL, 'own_data': DATA, 'own_watch': WATCH}
+  for name, text in modules.items():
     (tmp_path / f'{name}.py').write_text(text)
   monkeypatch.chdir(tmp_path)
   methods.load.cache_clear()
   yield tmp_path
-  for name in own:
+  for name in modules:
     sys.modules.pop(name, None)
   sys.path[:] = [p for p in sys.path if p != str(tmp_path)]
 
@@ -114,12 +114,12 @@ def parse():
   if 'dataset' not in flags.FLAGS:
     experiment.define_flags()
 
-  def parsed(*given):
+  def parsed(*arguments):
     flags.FLAGS.unparse_flags()
     for name in flags.FLAGS:
       if name in experiment_flags.common():
         flags.FLAGS[name].unparse()
-    flags.FLAGS(['run', *given])
+    flags.FLAGS(['run', *arguments])
 
   flags.FLAGS(['run'])
   yield parsed

@@ -98,13 +98,13 @@ NONE = (None, None, None, None)
 )  # fmt: skip
 def test_the_recommended_k_and_its_reason(figures, recommended, why):
   names = ('silhouette_mean', 'silhouette_of_one_cloud', 'p_value', 'stability')
-  given = [
+  rows = [
     {'num_clusters': k, **dict(zip(names, f, strict=True))}
     for k, f in enumerate(figures, start=1)
   ]
-  for order in (given, given[::-1]):
-    found, reason = num_clusters.recommend(order)
-    assert found == recommended
+  for order in (rows, rows[::-1]):
+    result, reason = num_clusters.recommend(order)
+    assert result == recommended
     assert re.search(why, reason)
     assert ('larger ones' in reason) == ('larger ones' in why)
 
@@ -113,12 +113,12 @@ def test_the_recommended_k_and_its_reason(figures, recommended, why):
 def test_the_inner_products_are_those_of_the_models_that_start_fesem():
   data = helpers.federation([9, 3, 12, 5, 7])
   local, seed = helpers.local(), 3
-  found = num_clusters.inner_products(local, data, epochs=2, seed=seed)
+  result = num_clusters.inner_products(local, data, epochs=2, seed=seed)
   key = prng_streams.folded(jax.random.key(seed), prng_streams.INIT)
   key = sharding.replicate(key, local.mesh)
   models = trained_from_one_start(local, data, key, epochs=2)
   want = gram_of(np.stack([reference.flat(m) for m in models]))
-  np.testing.assert_allclose(found, want, rtol=1e-3, atol=1e-5)
+  np.testing.assert_allclose(result, want, rtol=1e-3, atol=1e-5)
 
 
 SMALL = ('--num_clients=12', '--hidden=8')

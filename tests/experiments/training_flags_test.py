@@ -77,12 +77,12 @@ def test_a_run_tells_its_report_and_when_it_reached_a_target(tmp_path):
   assert first.returncode == 0, first.stderr
   history = [json.loads(s) for s in (tmp_path / 'w/metrics.jsonl').open()]
   values = [r['deployed']['micro_accuracy'] for r in history if 'deployed' in r]
-  held = json.loads((tmp_path / 'w/summary.json').read_text())
-  assert held['reports']['best']['deployed']['micro_accuracy'] == max(values)
-  mean = held['reports']['mean10']['deployed']['micro_accuracy']
+  summary = json.loads((tmp_path / 'w/summary.json').read_text())
+  assert summary['reports']['best']['deployed']['micro_accuracy'] == max(values)
+  mean = summary['reports']['mean10']['deployed']['micro_accuracy']
   assert mean == pytest.approx(np.mean(values))
-  assert held['global_accuracy'] == values[-1]
-  assert 'rounds_to_target' not in held
+  assert summary['global_accuracy'] == values[-1]
+  assert 'rounds_to_target' not in summary
   # Another report of a finished run trains nothing.
   more = ['--report=mean10', f'--target={min(values):.3f},0.999']
   again = call('run', *given, *more, cwd=tmp_path)
@@ -92,7 +92,7 @@ def test_a_run_tells_its_report_and_when_it_reached_a_target(tmp_path):
   assert 'not reached' in again.stdout
   then = json.loads((tmp_path / 'w/summary.json').read_text())
   assert [r['target'] for r in then.pop('rounds_to_target')][1] == 0.999
-  assert then == held
+  assert then == summary
   # Targets of an earlier command are not those of this one.
   assert 'rounds to' not in call('run', *given, cwd=tmp_path).stdout
 
@@ -102,6 +102,6 @@ def test_clients_of_several_models_have_no_global_accuracy(tmp_path):
   given.append('--target=0.01')
   done = call('run', *given, cwd=tmp_path)
   assert done.returncode == 0, done.stderr
-  held = json.loads((tmp_path / 'w/summary.json').read_text())
-  assert held['global_accuracy'] is None
-  assert held['rounds_to_target'][0]['deployed'] == 1.0
+  summary = json.loads((tmp_path / 'w/summary.json').read_text())
+  assert summary['global_accuracy'] is None
+  assert summary['rounds_to_target'][0]['deployed'] == 1.0

@@ -208,10 +208,10 @@ def test_a_file_with_checksums_loads_as_it_was_or_raises(
   if folder is None:
     return
   try:
-    found = read(folder)
+    result = read(folder)
   except Exception:
     return
-  for ours, theirs in zip(arrays_of(found), arrays_of(valid(name)[1]), strict=True):
+  for ours, theirs in zip(arrays_of(result), arrays_of(valid(name)[1]), strict=True):
     np.testing.assert_array_equal(ours, theirs)
 
 

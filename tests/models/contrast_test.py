@@ -79,17 +79,17 @@ def test_the_contrast_is_between_the_cosines_to_two_models():
 
 
 def test_a_representation_of_zeros_is_like_no_other_and_has_a_gradient():
-  own, like, unlike = drawn(MLP, 0, 1, 2)
-  own['dense1'] = jax.tree.map(jnp.zeros_like, own['dense1'])
+  params_values, like, unlike = drawn(MLP, 0, 1, 2)
+  params_values['dense1'] = jax.tree.map(jnp.zeros_like, params_values['dense1'])
   model = contrasted(MLP, 'logits', 3.0, 0.5, like, unlike)
 
   def losses(params):
     return model.loss(model.apply(params, X), Y)
 
-  plain = MLP.loss(MLP.apply(own, X), Y)
-  np.testing.assert_allclose(losses(own), plain + 3 * np.log(2), rtol=1e-6)
-  found = jax.jit(jax.grad(lambda p: losses(p).sum()))(own)
-  assert all(np.isfinite(x).all() for x in jax.tree.leaves(found))
+  plain = MLP.loss(MLP.apply(params_values, X), Y)
+  np.testing.assert_allclose(losses(params_values), plain + 3 * np.log(2), rtol=1e-6)
+  result = jax.jit(jax.grad(lambda p: losses(p).sum()))(params_values)
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(result))
 
 
 class Dropping(nn.Module):
@@ -107,7 +107,7 @@ def test_models_that_stay_draw_no_random_numbers():
   params = dict(zip((LEARNS, LIKE, UNLIKE), drawn(one, 0, 1, 2), strict=True))
   key = jax.random.key(5)
   model = contrasted(one, 'head', 1.0, 0.5, params[LIKE], params[UNLIKE])
-  found = model.apply_train(params[LEARNS], X, key)
+  result = model.apply_train(params[LEARNS], X, key)
 
   def cosines(other):
     _, a = with_inputs_of('head', one.apply_train, params[LEARNS], X, key)
@@ -115,5 +115,5 @@ def test_models_that_stay_draw_no_random_numbers():
     lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     return (a * b).sum(axis=1) / lengths
 
-  np.testing.assert_allclose(found[1], cosines(LIKE), rtol=1e-5)
-  np.testing.assert_allclose(found[2], cosines(UNLIKE), rtol=1e-5)
+  np.testing.assert_allclose(result[1], cosines(LIKE), rtol=1e-5)
+  np.testing.assert_allclose(result[2], cosines(UNLIKE), rtol=1e-5)

@@ -28,10 +28,10 @@ def test_the_argument_training_tells_when_to_drop():
   model = models.from_flax(Dropping(), helpers.SHAPE)
   params = model.init(jax.random.key(0))
   variables = {'params': params}
-  wanted = Dropping().apply(variables, X, training=False)
-  np.testing.assert_array_equal(model.apply(params, X), wanted)
-  wanted = Dropping().apply(variables, X, training=True, rngs={'dropout': KEY})
-  np.testing.assert_array_equal(model.apply_train(params, X, KEY), wanted)
+  expected = Dropping().apply(variables, X, training=False)
+  np.testing.assert_array_equal(model.apply(params, X), expected)
+  expected = Dropping().apply(variables, X, training=True, rngs={'dropout': KEY})
+  np.testing.assert_array_equal(model.apply_train(params, X, KEY), expected)
 
 
 class Turning(nn.Module):
@@ -57,9 +57,9 @@ class NnxTurning(nnx.Module):
 def test_a_module_that_draws_nothing_trains_as_another_function(module):
   model = models.from_flax(module, helpers.SHAPE)
   params = model.init(jax.random.key(0))
-  wanted = X @ params['Dense_0']['kernel']
-  np.testing.assert_allclose(model.apply(params, X), -wanted, rtol=1e-4)
-  np.testing.assert_allclose(model.apply_train(params, X, KEY), wanted, rtol=1e-4)
+  expected = X @ params['Dense_0']['kernel']
+  np.testing.assert_allclose(model.apply(params, X), -expected, rtol=1e-4)
+  np.testing.assert_allclose(model.apply_train(params, X, KEY), expected, rtol=1e-4)
 
 
 class NnxNet(nnx.Module):
@@ -77,11 +77,11 @@ class NnxNet(nnx.Module):
 def test_an_nnx_module_is_told_by_its_argument_too():
   model = models.from_flax(NnxNet, helpers.SHAPE)
   params = model.init(jax.random.key(0))
-  wanted = X @ params['dense']['kernel'] + params['dense']['bias'][None]
-  np.testing.assert_allclose(model.apply(params, X), wanted, rtol=1e-4, atol=1e-6)
+  expected = X @ params['dense']['kernel'] + params['dense']['bias'][None]
+  np.testing.assert_allclose(model.apply(params, X), expected, rtol=1e-4, atol=1e-6)
   dropped = model.apply_train(params, X, KEY)
   assert (dropped != model.apply_train(params, X, jax.random.key(4))).any()
-  assert np.abs(dropped - wanted).max() > 1e-3
+  assert np.abs(dropped - expected).max() > 1e-3
 
 
 def test_a_module_that_is_the_same_in_training_has_one_function():
@@ -107,8 +107,8 @@ def test_modules_that_draw_in_evaluation_are_refused():
 def test_streams_start_anew_with_keys_of_their_own_in_their_shapes():
   old = jax.random.key(9)
   streams = {'count': jnp.uint32(5), 'key': old, 'keys': jax.random.split(old, 3)}
-  found = _filled(streams, KEY)
-  assert (int(found['count']), found['count'].dtype) == (0, np.uint32)
-  assert (found['key'].shape, found['keys'].shape) == ((), (3,))
-  every = jax.random.key_data(jnp.stack([old, KEY, found['key'], *found['keys']]))
+  result = _filled(streams, KEY)
+  assert (int(result['count']), result['count'].dtype) == (0, np.uint32)
+  assert (result['key'].shape, result['keys'].shape) == ((), (3,))
+  every = jax.random.key_data(jnp.stack([old, KEY, result['key'], *result['keys']]))
   assert len(np.unique(every, axis=0)) == 6

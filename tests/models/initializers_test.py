@@ -40,11 +40,11 @@ def test_recurrent_layers_and_embeddings_start_as_those_of_pytorch():
   chex.assert_trees_all_equal_shapes_and_dtypes(before, after)
   bound, width = 256**-0.5, 256
   for layer in ('gru0', 'gru1'):
-    own = after[layer]
+    layer_params = after[layer]
     for name in ('kernel', 'recurrent', 'recurrent_bias'):
-      assert 0.9 * bound < np.abs(own[name]).max() <= bound
+      assert 0.9 * bound < np.abs(layer_params[name]).max() <= bound
     # Two biases that only add up have a triangular density; a new gate has one.
-    sums, single = own['bias'][:-width], own['bias'][-width:]
+    sums, single = layer_params['bias'][:-width], layer_params['bias'][-width:]
     for gate in np.split(sums, 2):
       assert bound < np.abs(gate).max() <= 2 * bound
     assert sums.std() == pytest.approx(bound * (2 / 3) ** 0.5, rel=0.15)
@@ -64,11 +64,11 @@ def test_each_kernel_and_then_each_table_is_drawn_from_a_key_of_its_own():
     'last': {'kernel': zeros((4, 5)), 'bias': zeros(5)},
     'first': {'kernel': zeros((3, 4))},
   }
-  found = with_pytorch_init(Model(lambda key: layers, lambda params, x: x)).init(key)
+  result = with_pytorch_init(Model(lambda key: layers, lambda params, x: x)).init(key)
   # In the order of names: first, last; then the table.
   for i, (name, shape) in enumerate((('kernel', (4, 5)), ('bias', (5,)))):
-    own = jax.random.fold_in(jax.random.fold_in(key, 1), i)
-    wanted = jax.random.uniform(own, shape, minval=-0.5, maxval=0.5)
-    np.testing.assert_array_equal(found['last'][name], wanted)
-  wanted = jax.random.normal(jax.random.fold_in(key, 2), (5, 3))
-  np.testing.assert_array_equal(found['table']['embedding'], wanted)
+    layer_params = jax.random.fold_in(jax.random.fold_in(key, 1), i)
+    expected = jax.random.uniform(layer_params, shape, minval=-0.5, maxval=0.5)
+    np.testing.assert_array_equal(result['last'][name], expected)
+  expected = jax.random.normal(jax.random.fold_in(key, 2), (5, 3))
+  np.testing.assert_array_equal(result['table']['embedding'], expected)

@@ -100,10 +100,10 @@ def test_outputs_of_modules_that_compute_in_half_precision_are_float32(dtype):
     Noisy(dtype), (4,), optax.softmax_cross_entropy_with_integer_labels
   )
   params = tree.expand(counted.init(key))
-  found = measure_chunk(counted, params, split, jnp.zeros(1, jnp.int32))
+  result = measure_chunk(counted, params, split, jnp.zeros(1, jnp.int32))
   each = counted.loss(counted.apply(tree.unstack(params, 0), split.x), split.y)
   want = np.asarray(each, np.float64).sum()
-  np.testing.assert_allclose(found.loss[0], want, rtol=1e-5)
+  np.testing.assert_allclose(result.loss[0], want, rtol=1e-5)
 
 
 class NnxNet(nnx.Module):
@@ -270,8 +270,8 @@ def test_logits_are_those_of_the_description(name, shape):
   x = rng.normal(size=(2, *shape))
   images = x if x.ndim == 4 else x[..., None]
   got = jax.jit(model.apply)(jax.tree.map(np.float32, params), x.astype(np.float32))
-  wanted = in_numpy(name, params, images)
-  np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+  expected = in_numpy(name, params, images)
+  np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
 class _Embedded(nn.Module):
@@ -295,12 +295,12 @@ def test_modules_that_take_integers_get_the_tokens_as_integers(module):
   params = model.init(jax.random.key(0))
   tokens = np.random.default_rng(0).integers(0, 50, (4, 6))
   if isinstance(module, nn.Module):
-    wanted = module.apply({'params': params}, tokens)
+    expected = module.apply({'params': params}, tokens)
   else:
     embed, dense = (jax.tree.map(np.asarray, params[n]) for n in ('embed', 'dense'))
-    wanted = embed['embedding'][tokens].mean(axis=1) @ dense['kernel'] + dense['bias']
+    expected = embed['embedding'][tokens].mean(axis=1) @ dense['kernel'] + dense['bias']
   got = model.apply(params, tokens.astype(np.float32))
-  np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
+  np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_layers_that_multiply_in_a_way_of_their_own_are_no_plain_ones():

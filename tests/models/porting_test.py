@@ -71,8 +71,8 @@ def test_a_model_goes_back_to_pytorch():
     for layer in ('conv0', 'conv1', 'dense0', 'dense1', 'logits')
     for part in ('weight', 'bias')
   ]
-  for found, want in zip(state.values(), LENET.values(), strict=True):
-    np.testing.assert_array_equal(found, want.astype(np.float32))
+  for result, want in zip(state.values(), LENET.values(), strict=True):
+    np.testing.assert_array_equal(result, want.astype(np.float32))
   lstm = models.build('lstm', (5,), 3, task='sequence')
   with pytest.raises(UserError, match='to_torch'):
     porting.to_state_dict(lstm, lstm.init(jax.random.key(0)))
@@ -87,8 +87,8 @@ def test_norms_go_back_to_pytorch(name):
   state = porting.to_state_dict(model, params)
   assert any(x.endswith('running_mean') for x in state) == name.endswith('bn')
   again = porting.from_state_dict(model, state)
-  for found, want in zip(*map(jax.tree.leaves, (again, params)), strict=True):
-    np.testing.assert_allclose(found, want, rtol=1e-6)
+  for result, want in zip(*map(jax.tree.leaves, (again, params)), strict=True):
+    np.testing.assert_allclose(result, want, rtol=1e-6)
 
 
 def lstm(state, tokens):
@@ -175,9 +175,9 @@ def test_norms_and_the_pixels_behind_them_take_their_places():
   pixels = params['logits']['kernel'].reshape(2, 3, 32, 2)  # Channels last.
   state['out/weight'] = pixels.transpose(3, 2, 0, 1).reshape(2, -1)
   state['out/bias'] = params['logits']['bias']
-  found = porting.from_state_dict(model, state)
-  jax.tree.map(np.testing.assert_array_equal, found, params)
-  assert all(x.dtype == np.float32 for x in jax.tree.leaves(found))
+  result = porting.from_state_dict(model, state)
+  jax.tree.map(np.testing.assert_array_equal, result, params)
+  assert all(x.dtype == np.float32 for x in jax.tree.leaves(result))
 
 
 class Nnx(nnx.Module):
@@ -205,10 +205,10 @@ def test_layers_of_nnx_take_modules_in_the_order_of_their_definition():
     state |= {f'{name}.weight': RNG.normal(0, 0.5, shape)}
     state |= {f'{name}.bias': RNG.normal(size=shape[0])}
   x = RNG.random((2, 1, 1, 4))
-  wanted = np.einsum('bchw,oc->bohw', x, state['stem.weight'][:, :, 0, 0])
-  wanted = (wanted + state['stem.bias'][:, None, None]).reshape(2, -1)
+  expected = np.einsum('bchw,oc->bohw', x, state['stem.weight'][:, :, 0, 0])
+  expected = (expected + state['stem.bias'][:, None, None]).reshape(2, -1)
   for name in linear:
-    wanted = wanted @ state[f'{name}.weight'].T + state[f'{name}.bias']
+    expected = expected @ state[f'{name}.weight'].T + state[f'{name}.bias']
   params = porting.from_state_dict(model, state)
   got = model.apply(params, np.moveaxis(x, 1, 3).astype(np.float32))
-  np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)

@@ -165,8 +165,8 @@ def test_tokens_are_looked_up_in_vocabularies_of_any_size(vocabulary):
   module = Embedding(vocabulary, 2)
   got = module.apply({'params': {'embedding': table}}, x.astype(np.float32))
   last = vocabulary - 1
-  wanted = table[np.array([[0, 1], [last, last], [0, 2]])]
-  np.testing.assert_allclose(got, wanted, rtol=1e-6)
+  expected = table[np.array([[0, 1], [last, last], [0, 2]])]
+  np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
 def test_a_forget_gate_starts_open():

@@ -31,17 +31,17 @@ def weights():
 
 
 def test_a_model_starts_from_given_weights_whole_or_by_layer():
-  given = weights()
-  whole = jax.jit(starting.start_from(MODEL, given, 'here').init)(jax.random.key(0))
-  chex.assert_trees_all_equal(flatten_dict(jax.device_get(whole), sep='/'), given)
-  nested = starting.start_from(MODEL, unflatten_dict(given, sep='/')).init
+  arrays = weights()
+  whole = jax.jit(starting.start_from(MODEL, arrays, 'here').init)(jax.random.key(0))
+  chex.assert_trees_all_equal(flatten_dict(jax.device_get(whole), sep='/'), arrays)
+  nested = starting.start_from(MODEL, unflatten_dict(arrays, sep='/')).init
   chex.assert_trees_all_equal(jax.jit(nested)(jax.random.key(1)), whole)
-  some = starting.start_from(MODEL, given, 'here', ['dense*'])
+  some = starting.start_from(MODEL, arrays, 'here', ['dense*'])
   mixed = jax.device_get(jax.jit(some.init)(jax.random.key(0)))
   drawn = jax.device_get(jax.jit(MODEL.init)(jax.random.key(0)))
   chex.assert_trees_all_equal(mixed['logits'], drawn['logits'])
-  np.testing.assert_array_equal(mixed['dense0']['kernel'], given['dense0/kernel'])
-  more = given | {'more/bias': 1}
+  np.testing.assert_array_equal(mixed['dense0']['kernel'], arrays['dense0/kernel'])
+  more = arrays | {'more/bias': 1}
   chex.assert_trees_all_equal(starting.start_from(MODEL, more).init(KEY), whole)
 
 
@@ -56,28 +56,28 @@ def test_a_model_starts_from_given_weights_whole_or_by_layer():
   ],
 )
 def test_what_does_not_fit_is_named(changes, layers, message):
-  given = weights() | changes
+  arrays = weights() | changes
   if not changes:
-    del given['logits/bias']
+    del arrays['logits/bias']
   with pytest.raises(UserError, match=message):
-    starting.start_from(MODEL, given, 'here', layers)
+    starting.start_from(MODEL, arrays, 'here', layers)
 
 
 def frozen():
   """A model whose first layer does not train, and the parameters of all layers."""
-  given = weights()
-  model = starting.start_from(MODEL, given, 'here')
-  return starting.train_only(model, ['logits'], jax.random.key(0)), given
+  arrays = weights()
+  model = starting.start_from(MODEL, arrays, 'here')
+  return starting.train_only(model, ['logits'], jax.random.key(0)), arrays
 
 
 def test_layers_that_do_not_train_are_constants():
-  model, given = frozen()
+  model, arrays = frozen()
   params = jax.jit(model.init)(jax.random.key(1))
   assert list(params) == ['logits']
   hidden = np.maximum(
-    X.reshape(4, -1) @ given['dense0/kernel'] + given['dense0/bias'], 0
+    X.reshape(4, -1) @ arrays['dense0/kernel'] + arrays['dense0/bias'], 0
   )
-  want = hidden @ given['logits/kernel'] + given['logits/bias']
+  want = hidden @ arrays['logits/kernel'] + arrays['logits/bias']
   np.testing.assert_allclose(
     jax.jit(model.apply)(params, X), want, rtol=1e-5, atol=1e-5
   )
@@ -91,8 +91,8 @@ def test_layers_that_do_not_train_are_drawn_by_a_key_of_their_own():
     model = starting.train_only(MODEL, ['log*'], key)
     params = jax.jit(model.init)(jax.random.key(1))
     drawn = jax.jit(MODEL.init)(jax.random.key(number))
-    wanted = jax.jit(MODEL.apply)(drawn | params, x)
-    np.testing.assert_array_equal(jax.jit(model.apply)(params, x), wanted)
+    expected = jax.jit(MODEL.apply)(drawn | params, x)
+    np.testing.assert_array_equal(jax.jit(model.apply)(params, x), expected)
     assert model.layers == ()
   with pytest.raises(UserError, match='train_layers'):
     starting.train_only(MODEL, ['Logits'])
@@ -103,9 +103,9 @@ def test_layers_beside_constants_may_be_of_clients_and_centers():
   model = starting.train_only(model, ['dense1', 'logits'])
   start = jax.jit(starting.whole_model(model).init)(jax.random.key(0))
   shared = {'dense1': jax.tree.map(lambda x: np.stack([x, x + 1]), start['dense1'])}
-  own = {'logits': jax.tree.map(lambda x: np.stack([x] * 3), start['logits'])}
+  personal = {'logits': jax.tree.map(lambda x: np.stack([x] * 3), start['logits'])}
   used = ClientModels(
-    shared | {'logits': None}, np.array([1, 0, 1]), own | {'dense1': None}
+    shared | {'logits': None}, np.array([1, 0, 1]), personal | {'dense1': None}
   )
   whole = starting.with_constants(model, used)
   assert whole.num_models() == 2
@@ -125,7 +125,7 @@ def test_layers_beside_constants_may_be_of_clients_and_centers():
 @pytest.mark.parametrize('name', rest_by_night(['fesem', 'ditto']))
 def test_methods_train_as_if_only_these_layers_were_the_model(name):
   """A linear model of the first layer's units, computed beforehand, trains alike."""
-  model, given = frozen()
+  model, arrays = frozen()
   data = federation()
   local = helpers.local()._replace(model=model, optimizer=optax.sgd(0.1))
   options = {'num_clusters': 2} if name == 'fesem' else {}
@@ -133,11 +133,11 @@ def test_methods_train_as_if_only_these_layers_were_the_model(name):
 
   def units(x):
     x = np.asarray(x, np.float32).reshape(len(x), -1) * data.scale
-    return np.maximum(x @ given['dense0/kernel'] + given['dense0/bias'], 0)
+    return np.maximum(x @ arrays['dense0/kernel'] + arrays['dense0/bias'], 0)
 
   ahead = dataclasses.replace(data, x=units(data.x), scale=1.0)
   head = models.build('logistic', (5,), 3)
-  logits = {f'logits/{n}': given[f'logits/{n}'] for n in ('kernel', 'bias')}
+  logits = {f'logits/{n}': arrays[f'logits/{n}'] for n in ('kernel', 'bias')}
   head = starting.start_from(head, logits, 'here')
   local = local._replace(model=head)
   want, _ = run(algorithms.build(name, local, **options), ahead, rounds=2)
@@ -147,7 +147,7 @@ def test_methods_train_as_if_only_these_layers_were_the_model(name):
 
 
 def test_products_of_all_dense_layers_can_be_given_beside_constants():
-  model, given = frozen()
+  model, arrays = frozen()
   params, seen = model.init(jax.random.key(1)), []
 
   def multiply(path, x):
@@ -156,7 +156,7 @@ def test_products_of_all_dense_layers_can_be_given_beside_constants():
 
   got = model.apply_with(params, X, multiply)
   assert seen == [(('dense0',), (4, 6)), (('logits',), (4, 5))]
-  np.testing.assert_allclose(got, np.tile(2 + given['logits/bias'], (4, 1)), rtol=1e-6)
+  np.testing.assert_allclose(got, np.tile(2 + arrays['logits/bias'], (4, 1)), rtol=1e-6)
   without = starting.train_only(MODEL._replace(apply_with=None), ['logits'])
   assert without.apply_with is None
 
@@ -225,8 +225,8 @@ def test_layers_that_do_not_train_are_constants_in_training_too():
   def apply_train(params, x, key):
     return MODEL.apply(params, x) + jax.random.uniform(key)
 
-  given, key = weights(), jax.random.key(3)
-  model = starting.start_from(MODEL, given, 'here')
+  arrays, key = weights(), jax.random.key(3)
+  model = starting.start_from(MODEL, arrays, 'here')
   drawing = starting.train_only(model._replace(apply_train=apply_train), ['logits'])
   params = drawing.init(jax.random.key(1))
   want = drawing.apply(params, X) + jax.random.uniform(key)

@@ -95,8 +95,8 @@ def test_legends_tell_of_missing_seeds_and_early_ends(comparison, ax):
   # Means are of the rounds that all seeds have.
   values = {'a': [1.0, 2.0, np.inf, 4.0], 'b': [3.0, 4.0, 5.0]}
   parts = [rounds_of(loss=v).assign(run=run) for run, v in values.items()]
-  found = plots.average(pd.concat(parts), 'loss').set_index('round')
-  assert found['mean'].tolist() == [2, 3, np.inf]  # A gap in a curve.
+  result = plots.average(pd.concat(parts), 'loss').set_index('round')
+  assert result['mean'].tolist() == [2, 3, np.inf]  # A gap in a curve.
 
 
 def test_titles_say_of_which_clients_and_examples_figures_are(tmp_path):

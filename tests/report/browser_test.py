@@ -61,10 +61,10 @@ def driven(page, script, width=1400, *options):
     f'--window-size={width},900', '--dump-dom', *options, copy.as_uri(),
   ]  # fmt: skip
   done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-  said = [line for line in done.stderr.splitlines() if 'CONSOLE' in line]
-  told = re.search(r' data-told="([^"]*)"', done.stdout)
-  assert told, (said, done.stderr[-2000:])
-  return json.loads(html.unescape(told[1])), said
+  console = [line for line in done.stderr.splitlines() if 'CONSOLE' in line]
+  page_state = re.search(r' data-told="([^"]*)"', done.stdout)
+  assert page_state, (console, done.stderr[-2000:])
+  return json.loads(html.unescape(page_state[1])), console
 
 
 _SEEN = """
@@ -84,21 +84,23 @@ _SEEN = """
 @pytest.mark.parametrize(('width', 'dark'), [(1400, False), (480, True)])
 def test_every_chart_is_drawn_without_a_complaint(page, width, dark):
   options = ['--blink-settings=preferredColorScheme=0'] if dark else []
-  told, said = driven(page, _SEEN, width, *options)
-  assert not said
-  assert told['lines'] == 3
+  page_state, console = driven(page, _SEEN, width, *options)
+  assert not console
+  assert page_state['lines'] == 3
   # Two rounds of three methods; twelve clients; and what legends have.
-  assert told['points'][0] >= 6
-  assert told['points'][1] >= 12
-  assert told['areas'] == 2
-  assert told['figures'] >= 5
-  assert told['wide'][0] <= told['wide'][1]  # Nothing sticks out.
-  assert told['dark'] == dark
-  assert told['colors'][0] == told['colors'][1]  # Text is as legible in charts.
+  assert page_state['points'][0] >= 6
+  assert page_state['points'][1] >= 12
+  assert page_state['areas'] == 2
+  assert page_state['figures'] >= 5
+  assert page_state['wide'][0] <= page_state['wide'][1]  # Nothing sticks out.
+  assert page_state['dark'] == dark
+  assert (
+    page_state['colors'][0] == page_state['colors'][1]
+  )  # Text is as legible in charts.
 
 
 def test_menus_change_the_charts(page):
-  told, said = driven(
+  page_state, console = driven(
     page,
     """
     const path = () => document.querySelector('#chart-curves .mark-line path')
@@ -110,23 +112,23 @@ def test_menus_change_the_charts(page):
     return {...told, after: path(), examples: marks('clients', 'symbol')};
     """,
   )
-  assert not said
-  assert (told['before'], told['after']) == (2, 4)
-  assert told['map'] - told['examples'] == 2  # They have no test examples.
+  assert not console
+  assert (page_state['before'], page_state['after']) == (2, 4)
+  assert page_state['map'] - page_state['examples'] == 2  # They have no test examples.
 
 
 def test_hostile_names_are_shown_and_not_run(tmp_path):
   name = '</script><img src=x onerror="document.title=1">'
   folder = write_run(tmp_path / 'run', names=[f'{name}{i}' for i in range(6)])
   path = fj.write_report(folder, tmp_path / 'page.html')
-  told, said = driven(
+  page_state, console = driven(
     path,
     """
     const worst = document.querySelector('[aria-label="Worst clients"]');
     return [document.title, worst.textContent, document.images.length];
     """,
   )
-  assert not said
-  assert told[0] == 'toy: fesem(2), seed 0'
-  assert f'{name}2' in told[1]
-  assert told[2] == 0
+  assert not console
+  assert page_state[0] == 'toy: fesem(2), seed 0'
+  assert f'{name}2' in page_state[1]
+  assert page_state[2] == 0

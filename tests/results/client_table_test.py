@@ -63,7 +63,7 @@ def test_columns_that_do_not_fit_are_refused(columns, subject):
 
 def test_fairness_is_of_honest_clients():
   made = table(30, honest=np.arange(30) >= 10)
-  found = client_table.fairness_of(made, CLASSIFICATION.primary)
-  assert found['deployed']['clients'] == 19
+  result = client_table.fairness_of(made, CLASSIFICATION.primary)
+  assert result['deployed']['clients'] == 19
   worst = np.sort(made.deployed_accuracy[10:29])[:2].mean()
-  assert found['deployed']['worst_decile'] == pytest.approx(worst)
+  assert result['deployed']['worst_decile'] == pytest.approx(worst)

@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
 
 
 def test_folders_and_memory_give_the_same_frames(folder):
-  found = fj.load_runs(folder)
+  result = fj.load_runs(folder)
   recorded = [
     frames.Recorded.of(
       simulated(method, seed=seed), method, seed, run.config, str(run.workdir)
@@ -32,28 +32,30 @@ def test_folders_and_memory_give_the_same_frames(folder):
   ]  # fmt: skip
   want = frames.joined(recorded)
   timed = ('timing', 'memory')
-  runs = [f.runs[[c for c in f.runs if not c.startswith(timed)]] for f in (found, want)]
+  runs = [
+    f.runs[[c for c in f.runs if not c.startswith(timed)]] for f in (result, want)
+  ]
   pd.testing.assert_frame_equal(*runs)
   rounds = [
-    f.rounds[~f.rounds['metric'].str.contains('seconds')] for f in (found, want)
+    f.rounds[~f.rounds['metric'].str.contains('seconds')] for f in (result, want)
   ]
   pd.testing.assert_frame_equal(*(r.reset_index(drop=True) for r in rounds))
-  pd.testing.assert_frame_equal(found.clients, want.clients)
+  pd.testing.assert_frame_equal(result.clients, want.clients)
 
 
 def test_rows_are_what_files_hold(folder):
-  found = fj.load_runs(f'{folder}/*')
-  assert found.runs['method'].tolist() == ['fed_avg', 'fesem', 'fesem']
-  assert found.runs['seed'].tolist() == [0, 0, 1]
+  result = fj.load_runs(f'{folder}/*')
+  assert result.runs['method'].tolist() == ['fed_avg', 'fesem', 'fesem']
+  assert result.runs['seed'].tolist() == [0, 0, 1]
   workdir = folder / 'fesem/seed1'
   summary = json.loads((workdir / 'summary.json').read_text())
-  row = found.runs.iloc[2]
+  row = result.runs.iloc[2]
   assert row['deployed.macro_f1'] == summary['deployed']['macro_f1']
   assert row['clusters.sizes'] == summary['clusters']['sizes']
   assert row['config.algorithm'] == 'fesem'
   assert row['status'] == 'finished'
   lines = [json.loads(x) for x in (workdir / 'metrics.jsonl').read_text().splitlines()]
-  of_run = found.rounds[found.rounds['run'] == row['run']]
+  of_run = result.rounds[result.rounds['run'] == row['run']]
   rounds = of_run.pivot(index='round', columns='metric', values='value')
   for line in lines[1:]:
     number = line['round']
@@ -63,22 +65,22 @@ def test_rows_are_what_files_hold(folder):
       assert rounds.loc[number, 'deployed.micro_accuracy'] == want
   costs = summary['costs']
   assert rounds['total_bytes'].iloc[-1] == costs['bytes_down'] + costs['bytes_up']
-  clients = found.clients[found.clients['run'] == row['run']]
-  own = clients.drop(columns=frames.KEYS).reset_index(drop=True)
+  clients = result.clients[result.clients['run'] == row['run']]
+  columns = clients.drop(columns=frames.KEYS).reset_index(drop=True)
   want = fj.load_run(workdir).clients
-  pd.testing.assert_frame_equal(own[list(want)], want, check_dtype=False)
+  pd.testing.assert_frame_equal(columns[list(want)], want, check_dtype=False)
 
 
 def test_unfinished_runs_and_methods_of_two_folders(folder, tmp_path):
   other = tmp_path / 'other/fesem/seed0'
   simulated('fesem', workdir=other)
   (other / 'summary.json').unlink()
-  found = fj.load_runs(folder, tmp_path / 'other').runs
-  labels = found['method'].astype(str).tolist()
+  result = fj.load_runs(folder, tmp_path / 'other').runs
+  labels = result['method'].astype(str).tolist()
   assert sorted(labels) == [
     'fed_avg', *[f'fesem, {folder}'] * 2, f'fesem, {tmp_path}/other',
   ]  # fmt: skip
-  going = found[found['method'].str.endswith('other')].iloc[0]
+  going = result[result['method'].str.endswith('other')].iloc[0]
   assert going['status'] == 'going on'
   assert np.isnan(going['deployed.micro_accuracy'])
   with pytest.raises(fj.UserError, match='holds no run'):

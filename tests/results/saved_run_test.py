@@ -89,14 +89,16 @@ def test_results_are_in_the_order_and_by_the_names_of_the_users_data(finished):
   loaded = fj.load_run(folder)
   train, test = federation()
   for i, client in enumerate(NAMES):
-    own = jax.tree.map(lambda p, i=i: p[i], every)
-    for found in (result.deployed, loaded):
-      params = found.params(client=client)
-      assert jax.tree.structure(params) == jax.tree.structure(own)
-      for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(own), strict=True):
+    client_params = jax.tree.map(lambda p, i=i: p[i], every)
+    for actual in (result.deployed, loaded):
+      params = actual.params(client=client)
+      assert jax.tree.structure(params) == jax.tree.structure(client_params)
+      for a, b in zip(
+        jax.tree.leaves(params), jax.tree.leaves(client_params), strict=True
+      ):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     x, y = test.client(i)
-    guess = logits_of(own, x).argmax(axis=1)
+    guess = logits_of(client_params, x).argmax(axis=1)
     np.testing.assert_array_equal(loaded.predict(x, client=client), guess)
     line = result.clients.iloc[i]
     assert line['examples'] == len(train.client(i)[1]) == SIZES[i]
@@ -128,10 +130,10 @@ def test_figures_of_clients_add_up_to_the_summary(finished):
   _, result, _ = finished
   for kind in ('deployed', 'finetuned'):
     accuracy, f1 = (result.clients[f'{kind}_{n}'] for n in ('accuracy', 'f1'))
-    held = result.summary[kind]
+    scores = result.summary[kind]
     tested = result.clients.test_examples > 0
-    assert held['macro_accuracy'] == pytest.approx(accuracy[tested].mean())
-    assert held['macro_f1'] == pytest.approx(f1[tested].mean())
+    assert scores['macro_accuracy'] == pytest.approx(accuracy[tested].mean())
+    assert scores['macro_f1'] == pytest.approx(f1[tested].mean())
 
 
 @pytest.mark.parametrize(
@@ -196,16 +198,16 @@ def test_examples_of_bytes_are_scaled_as_in_training():
   local = helpers.local()
   params = helpers.first_model(local)
   stack = jax.tree.map(lambda p: np.asarray(p)[None], params)
-  found = DeployedModels.of(
+  result = DeployedModels.of(
     ClientModels(stack), NAMES, Examples((6,), 'uint8', 1 / 255, 3), local.model
   )
   x = np.random.default_rng(0).integers(0, 256, (9, 6))
   want = logits_of(params, x / 255)
   want = np.exp(want) / np.exp(want).sum(axis=1, keepdims=True)
-  np.testing.assert_allclose(found.predict(x, probabilities=True), want, rtol=1e-4)
+  np.testing.assert_allclose(result.predict(x, probabilities=True), want, rtol=1e-4)
   for wrong in (x / 255, x - 1000, x + 200):
     with pytest.raises(UserError, match='x'):
-      found.predict(wrong)
+      result.predict(wrong)
 
 
 def test_a_mixture_predicts_the_weighted_mean_of_its_models():
@@ -213,17 +215,17 @@ def test_a_mixture_predicts_the_weighted_mean_of_its_models():
   stack = helpers.first_models(local, 2, 3)
   weights = np.array([[0.3, 0.7], [1.0, 0.0]], np.float32)
   used = ClientModels(jax.device_get(stack), mixture=weights)
-  found = DeployedModels.of(
+  result = DeployedModels.of(
     used, np.array(['a', 'b']), Examples((6,), 'float32', 1.0, 3), local.model
   )
   x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
-  each = [found.predict(x, cluster=k, probabilities=True) for k in (0, 1)]
-  for client, (a, b) in zip(found.names, weights, strict=True):
+  each = [result.predict(x, cluster=k, probabilities=True) for k in (0, 1)]
+  for client, (a, b) in zip(result.names, weights, strict=True):
     want = a * each[0] + b * each[1]
-    got = found.predict(x, client=str(client), probabilities=True)
+    got = result.predict(x, client=str(client), probabilities=True)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
     with pytest.raises(UserError, match='client'):
-      found.params(client=str(client))
+      result.params(client=str(client))
 
 
 def test_a_run_of_the_api_predicts_once_the_model_is_given(tmp_path):

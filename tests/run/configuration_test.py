@@ -128,11 +128,13 @@ def test_methods_and_models_have_their_name_and_options():
 
 def test_a_run_of_flags_compares_the_code_of_functions_of_ones_own(tmp_path):
   config = {'algorithm': 'mine:method', 'seed': 0, 'own_code': {'algorithm': 'a'}}
-  given = {'workdir': tmp_path, 'rounds': 1, 'finetune_epochs': 0, 'eval_every': 0}
-  simulated_linear(method(), config=config, **given)
-  simulated_linear(method(), config=config | {'own_code': {'algorithm': 'b'}}, **given)
+  options = {'workdir': tmp_path, 'rounds': 1, 'finetune_epochs': 0, 'eval_every': 0}
+  simulated_linear(method(), config=config, **options)
+  simulated_linear(
+    method(), config=config | {'own_code': {'algorithm': 'b'}}, **options
+  )
   with pytest.raises(fj.UserError, match='training was edited'):
-    simulated_linear(method(optax.sgd(0.5)), config=config, **given)
+    simulated_linear(method(optax.sgd(0.5)), config=config, **options)
 
 
 # The digest of examples that a resumed run compares.

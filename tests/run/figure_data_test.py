@@ -43,7 +43,7 @@ def drawn(name, sends=None, **options):
 
 def test_components_are_those_of_the_models_as_the_method_trains_them():
   prox_lambda = 0.4
-  data, state, found = drawn('fesem', num_clusters=2, prox_lambda=prox_lambda)
+  data, state, result = drawn('fesem', num_clusters=2, prox_lambda=prox_lambda)
   local = helpers.local(chunk=2)
   trained = train_cohort(
     local, ClientModels(state.centers, state.assignment), data, helpers.everyone(data),
@@ -51,14 +51,14 @@ def test_components_are_those_of_the_models_as_the_method_trains_them():
   )  # fmt: skip
   points = matrix(trained.params)
   points -= points.mean(axis=0)
-  np.testing.assert_array_equal(found['sampled'], range(6))
-  got = found['coordinates'].astype(np.float64)
+  np.testing.assert_array_equal(result['sampled'], range(6))
+  got = result['coordinates'].astype(np.float64)
   # Coordinates are unique but for rotations: inner products and shares are not.
   np.testing.assert_allclose(got @ got.T, points @ points.T, rtol=1e-3, atol=1e-5)
   shares = np.linalg.svd(points, compute_uv=False) ** 2
   shares /= shares.sum()
-  np.testing.assert_allclose(found['variance'][:5], shares[:5], rtol=1e-3, atol=1e-5)
-  np.testing.assert_array_equal(found['assignment'], state.assignment)
+  np.testing.assert_allclose(result['variance'][:5], shares[:5], rtol=1e-3, atol=1e-5)
+  np.testing.assert_array_equal(result['assignment'], state.assignment)
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_components_are_those_of_the_models_as_the_method_trains_them():
 )
 def test_neither_compression_nor_noise_is_in_the_portrait(name, sends):
   options = {'num_clusters': 2} if name == 'fesem' else {}
-  data, state, found = drawn(name, sends, **options)
+  data, state, result = drawn(name, sends, **options)
   clear = algorithms.build(name, helpers.local(chunk=2), **options)
   want = figure_data.draw(clear, state, data, KEY, np.arange(6))
   # Signs of components are arbitrary.
   for key in ('coordinates', 'variance'):
-    np.testing.assert_allclose(abs(found[key]), abs(want[key]), rtol=1e-3, atol=1e-4)
-  np.testing.assert_array_equal(found['truth'], GROUPS)
-  assert found['truth_names'].tolist() == NAMES
-  assert found['class_names'].tolist() == ['a', 'b']
+    np.testing.assert_allclose(abs(result[key]), abs(want[key]), rtol=1e-3, atol=1e-4)
+  np.testing.assert_array_equal(result['truth'], GROUPS)
+  assert result['truth_names'].tolist() == NAMES
+  assert result['class_names'].tolist() == ['a', 'b']
 
 
 @pytest.mark.parametrize('name', ['fed_avg', 'fesem'])  # The second has a `train`.
@@ -87,9 +87,9 @@ def test_lies_of_bad_clients_are_not_in_the_portrait(name):
   data, state, want = drawn(name, **options)
   algorithm = algorithms.build(name, helpers.local(chunk=2), **options)
   bad = attacks.apply(data, 'replacement(50)', 0.5)
-  found = figure_data.draw(algorithm, state, bad, KEY, np.arange(6))
+  result = figure_data.draw(algorithm, state, bad, KEY, np.arange(6))
   for key in ('coordinates', 'variance'):
-    np.testing.assert_allclose(abs(found[key]), abs(want[key]), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(abs(result[key]), abs(want[key]), rtol=1e-3, atol=1e-4)
 
 
 def test_sheets_show_the_clients_nearest_to_the_mean_of_their_cluster():

@@ -90,23 +90,23 @@ def without_times(value):
 
 def results(workdir):
   """Path of each file of results -> its content without times, as text."""
-  found = {}
+  result = {}
   for path in sorted(p for p in workdir.rglob('*') if p.is_file()):
     name = path.relative_to(workdir).as_posix()
     if 'checkpoints' in path.parts:
       continue
     if path.name == 'metrics.jsonl':
-      found[name] = repr(records(path.parent))
+      result[name] = repr(records(path.parent))
     elif path.suffix == '.json':
-      found[name] = repr(without_times(json.loads(path.read_text())))
+      result[name] = repr(without_times(json.loads(path.read_text())))
     elif path.suffix == '.npz':
       with np.load(path) as arrays:
-        found[name] = repr({n: arrays[n].tobytes() for n in sorted(arrays.files)})
+        result[name] = repr({n: arrays[n].tobytes() for n in sorted(arrays.files)})
     elif path.name == 'clients.csv':
-      found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+      result[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     else:
-      found[name] = 'exists'
-  return found
+      result[name] = 'exists'
+  return result
 
 
 @pytest.mark.parametrize('name', COMMANDS)
@@ -119,6 +119,6 @@ def test_a_killed_command_ends_with_the_results_of_an_undisturbed_one(name, tmp_
   for _ in range(KILLS):
     kill(name, tmp_path / 'killed', cache, rng, total)
   finish(name, tmp_path / 'killed', cache)
-  found = results(tmp_path / 'killed')
-  assert sorted(found) == sorted(expected), f'seed {seed}'
-  assert [n for n in expected if found[n] != expected[n]] == [], f'seed {seed}'
+  result = results(tmp_path / 'killed')
+  assert sorted(result) == sorted(expected), f'seed {seed}'
+  assert [n for n in expected if result[n] != expected[n]] == [], f'seed {seed}'

@@ -69,9 +69,9 @@ def tuned(make, seed, **values):
   return run(make(**values), seed, make=make, values=values)
 
 
-def alone(asked, **options):
-  asked = {name: x for name, x in asked.items() if name not in ('make', 'values')}
-  return simulate(**asked, **OPTIONS | options)
+def alone(requests, **options):
+  requests = {name: x for name, x in requests.items() if name not in ('make', 'values')}
+  return simulate(**requests, **OPTIONS | options)
 
 
 @pytest.fixture
@@ -121,12 +121,12 @@ def assert_alike(one, other):
 )
 def test_each_run_is_what_it_is_alone(name, devices, options, others, counts):
   make = maker(name, devices=devices, **options)
-  asked = [
+  requests = [
     tuned(make, s, rate=r) for s, r in ((1, 0.05), (2, 0.2), (3, 0.2), (3, 0.05))
   ]
-  found = simulate_many(asked, rounds=4, **OPTIONS | others)
+  result = simulate_many(requests, rounds=4, **OPTIONS | others)
   assert counts == [(4, 4)]
-  for one, each in zip(found, asked, strict=True):
+  for one, each in zip(result, requests, strict=True):
     assert_alike(one, alone(each, rounds=4, **others))
     assert one.summary['timing'].pop('runs_at_once') == 4
 
@@ -134,8 +134,8 @@ def test_each_run_is_what_it_is_alone(name, devices, options, others, counts):
 def test_what_is_not_alike_is_in_programs_of_its_own(counts):
   """Methods, and options that are no arguments of programs, part runs."""
   plain, uniform = built('fed_avg'), built('fed_avg', weighting='uniform')
-  asked = [run(a, seed) for a in (plain, uniform) for seed in range(2)]
-  simulate_many(asked, rounds=1, **OPTIONS)
+  requests = [run(a, seed) for a in (plain, uniform) for seed in range(2)]
+  simulate_many(requests, rounds=1, **OPTIONS)
   assert counts == [(2, 2), (2, 2)]
   with pytest.raises(UserError, match='runs_at_once'):
     fj.simulate_many(plain, [], rounds=1, runs_at_once=-1)
@@ -148,29 +148,29 @@ def test_runs_of_several_calls_share_the_programs(counts):
   like = [(one['train'], one['test']) for one in (*first, *second)]
   options = {'rounds': 2, 'like': like, **OPTIONS}
 
-  def held():
+  def live_bytes():
     return {x for x in programs._cached.values() if isinstance(x, programs.Program)}
 
   simulate_many(first, runs_at_once=4, **options)
-  before = held()
-  found = simulate_many(second, runs_at_once=4, **options)
-  assert held() <= before
+  before = live_bytes()
+  result = simulate_many(second, runs_at_once=4, **options)
+  assert live_bytes() <= before
   assert counts == [(4, 4), (2, 4), (3, 4)]
-  for one, each in zip(found, second, strict=True):
+  for one, each in zip(result, second, strict=True):
     assert_alike(one, alone(each, rounds=2))
 
 
 def test_one_run_that_diverges_does_not_stop_the_others(tmp_path):
   make = maker('fed_avg')
-  asked = [
+  requests = [
     tuned(make, seed, rate=rate) | {'workdir': tmp_path / str(place)}
     for place, (rate, seed) in enumerate([(0.1, 1), (1e38, 1), (0.1, 2)])
   ]
-  first, second, third = simulate_many(asked, rounds=3, **OPTIONS)
+  first, second, third = simulate_many(requests, rounds=3, **OPTIONS)
   assert isinstance(second, Diverged)
   assert 'lower `learning_rate`' in str(second)
   assert not (tmp_path / '1' / 'summary.json').exists()
-  for one, each in ((first, asked[0]), (third, asked[2])):
+  for one, each in ((first, requests[0]), (third, requests[2])):
     assert_alike(one, alone(each | {'workdir': None}, rounds=3))
 
 
@@ -180,23 +180,23 @@ def files(folder):
 
 def test_finished_runs_are_kept_and_workdirs_are_those_of_single_runs(tmp_path):
   algorithm = built('fed_avg')
-  asked = [run(algorithm, s, workdir=tmp_path / str(s)) for s in range(3)]
-  single = alone(asked[0], rounds=2)
+  requests = [run(algorithm, s, workdir=tmp_path / str(s)) for s in range(3)]
+  single = alone(requests[0], rounds=2)
   before = files(tmp_path / '0')
-  found = simulate_many(asked, rounds=2, **OPTIONS)
+  result = simulate_many(requests, rounds=2, **OPTIONS)
   assert files(tmp_path / '0') == before
-  assert_same_state(found[0].state, single.state)
+  assert_same_state(result[0].state, single.state)
   # A run of many is read, and gone on with, as any other.
-  again = alone(asked[1], rounds=2)
-  assert_same_state(again.state, found[1].state)
-  assert again.history == found[1].history
-  longer = alone(asked[2], rounds=3)
-  assert_alike(longer, alone(asked[2] | {'workdir': None}, rounds=3))
+  again = alone(requests[1], rounds=2)
+  assert_same_state(again.state, result[1].state)
+  assert again.history == result[1].history
+  longer = alone(requests[2], rounds=3)
+  assert_alike(longer, alone(requests[2] | {'workdir': None}, rounds=3))
 
 
 def test_an_interruption_saves_every_run(tmp_path, monkeypatch):
   algorithm = built('fed_avg')
-  asked = [run(algorithm, s, workdir=tmp_path / str(s)) for s in range(2)]
+  requests = [run(algorithm, s, workdir=tmp_path / str(s)) for s in range(2)]
 
   @contextlib.contextmanager
   def after_two_rounds():
@@ -205,11 +205,13 @@ def test_an_interruption_saves_every_run(tmp_path, monkeypatch):
 
   monkeypatch.setattr(loop, 'interruptible', after_two_rounds)
   with pytest.raises(Stopped, match='after round 2 of 4'):
-    simulate_many(asked, rounds=4, **OPTIONS)
+    simulate_many(requests, rounds=4, **OPTIONS)
   monkeypatch.undo()
-  for each in asked:
+  for each in requests:
     assert (each['workdir'] / 'checkpoints' / '2').is_dir()
-  for each, one in zip(asked, simulate_many(asked, rounds=4, **OPTIONS), strict=True):
+  for each, one in zip(
+    requests, simulate_many(requests, rounds=4, **OPTIONS), strict=True
+  ):
     assert_alike(one, alone(each | {'workdir': None}, rounds=4))
 
 
@@ -218,18 +220,20 @@ def test_runs_that_were_killed_go_on_to_the_bit(tmp_path):
   make = maker('fed_avg')
   options = {'rounds': 4, 'checkpoint_every': 1, **OPTIONS}
 
-  def asked(folder):
+  def requests(folder):
     return [
       tuned(make, s, rate=0.1) | {'workdir': tmp_path / folder / str(s)}
       for s in (1, 2, 3)
     ]
 
-  whole = simulate_many(asked('whole'), **options)
-  simulate_many(asked('parts'), **options | {'rounds': 2})
-  simulate_many(asked('parts')[1:2], **options | {'rounds': 3})
-  for one, other in zip(simulate_many(asked('parts'), **options), whole, strict=True):
+  whole = simulate_many(requests('whole'), **options)
+  simulate_many(requests('parts'), **options | {'rounds': 2})
+  simulate_many(requests('parts')[1:2], **options | {'rounds': 3})
+  for one, other in zip(
+    simulate_many(requests('parts'), **options), whole, strict=True
+  ):
     assert_alike(one, other)
-  assert_same_state(simulate_many(asked('parts'), **options)[2].state, one.state)
+  assert_same_state(simulate_many(requests('parts'), **options)[2].state, one.state)
 
 
 class Counts(fj.Callback):
@@ -250,11 +254,11 @@ def test_callbacks_follow_their_own_run():
   algorithm = built('fed_avg')
   own = [Counts() for _ in range(2)]
   own[0].ends = True
-  asked = [run(algorithm, s, callbacks=[own[s]]) for s in range(2)]
-  short, long = simulate_many(asked, rounds=3, **OPTIONS)
+  requests = [run(algorithm, s, callbacks=[own[s]]) for s in range(2)]
+  short, long = simulate_many(requests, rounds=3, **OPTIONS)
   assert (short.summary['ended'], short.summary['rounds']) == ('enough', 2)
   assert long.summary['rounds'] == 3
-  for s, each in enumerate(asked):
+  for s, each in enumerate(requests):
     single = Counts()
     single.ends = own[s].ends
     other = alone(each | {'callbacks': [single]}, rounds=3)
@@ -292,17 +296,17 @@ def test_runs_whose_program_does_not_fit_are_divided(monkeypatch):
     return together(specs, splits, count, *args)
 
   monkeypatch.setattr(loop, 'run_together', limited)
-  asked = [run(built('fed_avg'), seed) for seed in range(4)]
-  found = simulate_many([one | {'algorithm': asked[0]['algorithm']} for one in asked],
-                        rounds=1, **OPTIONS)  # fmt: skip
+  requests = [run(built('fed_avg'), seed) for seed in range(4)]
+  same = {'algorithm': requests[0]['algorithm']}
+  result = simulate_many([r | same for r in requests], rounds=1, **OPTIONS)
   assert counts == [(4, 4), (2, 2), (2, 2)]
-  assert [one.summary['timing']['runs_at_once'] for one in found] == [2] * 4
+  assert [one.summary['timing']['runs_at_once'] for one in result] == [2] * 4
 
 
 def test_full_batches_and_bytes_are_those_of_the_own_run_beside_larger_clients():
   local = helpers.local(batch_size=0, model='logistic')
   algorithm = algorithms.build('centralized', local)
-  asked = [run(algorithm, seed, rounds=2) for seed in (1, 2)]
-  for found, one in zip(simulate_many(asked, **OPTIONS), asked, strict=True):
-    assert_alike(found, alone(one))
-    assert found.summary['costs'] == alone(one).summary['costs']
+  requests = [run(algorithm, seed, rounds=2) for seed in (1, 2)]
+  for result, one in zip(simulate_many(requests, **OPTIONS), requests, strict=True):
+    assert_alike(result, alone(one))
+    assert result.summary['costs'] == alone(one).summary['costs']

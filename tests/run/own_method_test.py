@@ -57,16 +57,16 @@ def scripted_run(algorithm, rounds=3, **options):
 @pytest.mark.parametrize('as_mixture', [False, True])
 def test_clusters_sizes_and_moves_are_of_what_clients_deploy(as_mixture):
   result = scripted_run(scripted(as_mixture))
-  found = [(r['cluster_sizes'], r.get('moved')) for r in result.history]
-  assert found == [
+  actual = [(r['cluster_sizes'], r.get('moved')) for r in result.history]
+  assert actual == [
     ([7, 0, 0], None), ([7, 0, 0], 0), ([4, 3, 0], 3), ([3, 3, 1], 1)
   ]  # fmt: skip
   assert [r['ari'] for r in result.history[:3]] == [0, 0, 1]
   assert all(r['objective'] is None for r in result.history[1:])
   assert result.summary['num_clusters'] == 3
-  held = result.summary['clusters']
-  assert (held['sizes'], held['objective']) == ([3, 3, 1], None)
-  assert held['rounds_to_stable'] == 3
+  clusters = result.summary['clusters']
+  assert (clusters['sizes'], clusters['objective']) == ([3, 3, 1], None)
+  assert clusters['rounds_to_stable'] == 3
   np.testing.assert_array_equal(result.clients.cluster, CHOICES[-1])
 
 

@@ -103,9 +103,9 @@ def test_clients_of_the_oracle_move_with_their_groups(tmp_path):
   (_, train, test), *later_ones = phases
   options = {'later_phases': later_ones, 'workdir': tmp_path}
   for rounds in (2, 4):  # Also if the run ended before its data changed.
-    found = simulate(built('oracle'), train, test, rounds=rounds, **options)
-  assert [r['moved'] for r in found.history[1:]] == [0, 0, 3, 0]
-  assert found.summary['clusters']['rounds_to_stable'] == 3
+    result = simulate(built('oracle'), train, test, rounds=rounds, **options)
+  assert [r['moved'] for r in result.history[1:]] == [0, 0, 3, 0]
+  assert result.summary['clusters']['rounds_to_stable'] == 3
   whole = simulate(built('oracle'), train, test, rounds=4, later_phases=later_ones)
   assert without_time(whole.history) == records(tmp_path)
 

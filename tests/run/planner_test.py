@@ -46,27 +46,30 @@ def planned():
 
 @pytest.mark.nightly
 def test_a_plan_counts_what_a_run_holds(planned):
-  algorithm, splits, found = planned
+  algorithm, splits, result = planned
   local, devices = algorithm.local, algorithm.local.mesh.size
   train, test = arrange(local, *splits)
   state = jax.jit(algorithm.init)(jax.random.key(0), train)
   size = sum(x.size for x in jax.tree.leaves(helpers.first_model(local)))
 
-  def held(tree):
+  def num_bytes(tree):
     return sum(x.nbytes for x in jax.tree.leaves(tree))
 
-  assert found.model_bytes == 4 * size
-  assert (found.data_bytes, found.test_bytes) == (held((train, test)), held(test))
-  assert found.stack_bytes >= held(state.client_params) / devices
-  whole = held(state) - held(state.client_params)
-  assert found.state_bytes <= held(state.client_params) / devices + whole
-  assert found.clients_per_device == train.num_clients // devices
-  assert [p.name for p in found.programs] == ['start', 'round', 'evaluation']
+  assert result.model_bytes == 4 * size
+  assert (result.data_bytes, result.test_bytes) == (
+    num_bytes((train, test)),
+    num_bytes(test),
+  )
+  assert result.stack_bytes >= num_bytes(state.client_params) / devices
+  whole = num_bytes(state) - num_bytes(state.client_params)
+  assert result.state_bytes <= num_bytes(state.client_params) / devices + whole
+  assert result.clients_per_device == train.num_clients // devices
+  assert [p.name for p in result.programs] == ['start', 'round', 'evaluation']
   # The round overwrites its state.
-  assert found.round.memory.aliased >= found.stack_bytes
-  assert not common.calls_to_host(found.round.text)
-  assert found.peak_bytes >= found.state_bytes + found.data_bytes
-  exchanged = program_memory.collectives_of(found.round.text)
+  assert result.round.memory.aliased >= result.stack_bytes
+  assert not common.calls_to_host(result.round.text)
+  assert result.peak_bytes >= result.state_bytes + result.data_bytes
+  exchanged = program_memory.collectives_of(result.round.text)
   assert exchanged
 
 

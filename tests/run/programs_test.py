@@ -107,15 +107,15 @@ def lowered():
 def test_runs_of_a_process_share_programs(lowered):
   """Also with `between`, and after data of other shapes."""
   algorithm = algorithms.build('fed_cluster', helpers.local(hidden=()), eps1=1.0)
-  found, counts = run_of(algorithm), {'first': len(lowered)}
+  result, counts = run_of(algorithm), {'first': len(lowered)}
   for call, sizes in (('other shapes', [5, 9, 4, 3]), ('again', SIZES)):
     lowered.clear()
     again = run_of(algorithm, sizes)
     counts[call] = len(lowered)
   assert min(counts['first'], counts['other shapes']) > 0
   assert counts['again'] == 0
-  assert_same_state(found.state, again.state)
-  assert found.summary['deployed'] == again.summary['deployed']
+  assert_same_state(result.state, again.state)
+  assert result.summary['deployed'] == again.summary['deployed']
 
 
 @pytest.mark.nightly

@@ -153,9 +153,9 @@ def test_cohorts_follow_seed_round_and_client_ids_only():
   assert draw(train, 0, 1) != draw(train, 1, 1)
   one = helpers.local(devices=1)
   elsewhere, _ = arrange(one, federation()[0].reorder(np.arange(7)[::-1]), test)
-  found = [i for i in draw(train, 0, 1) if i >= 0]
-  assert [i for i in draw(elsewhere, 0, 1, one.mesh) if i >= 0] == found
-  assert len(found) == 3
+  result = [i for i in draw(train, 0, 1) if i >= 0]
+  assert [i for i in draw(elsewhere, 0, 1, one.mesh) if i >= 0] == result
+  assert len(result) == 3
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])

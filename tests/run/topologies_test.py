@@ -82,14 +82,14 @@ BY_DAY = ('fesem', 'scaffold')
   ],
 )
 def test_a_round_on_four_chips(name, options):
-  found = planned(name, options, 4)
-  used, model = found.round.memory, size_of_model()
-  assert not calls_to_host(found.round.text)
-  assert used.aliased >= found.stack_bytes
+  result = planned(name, options, 4)
+  used, model = result.round.memory, size_of_model()
+  assert not calls_to_host(result.round.text)
+  assert used.aliased >= result.stack_bytes
   # Models are added up; all else that is exchanged is a few numbers for each client.
   compares = bool(COMPARES & {name, *options})
   most = CLIENTS * model if compares else model
-  others = [c for c in collectives_of(found.round.text) if c.kind != 'all-reduce']
+  others = [c for c in collectives_of(result.round.text) if c.kind != 'all-reduce']
   assert all(c.bytes <= most for c in others), others
   if not compares:
     # In models of a chunk. Padded to tiles, each takes more than its numbers; matching
@@ -103,8 +103,8 @@ def test_a_round_on_four_chips(name, options):
 )
 def test_products_have_the_precision_asked_for_and_centers_are_not_copied(precision):
   options = {'num_clusters': 4, 'client_state': 'streamed'}
-  found = planned('fesem', options, 4, shared_start='off', precision=precision)
-  text, model = found.round.text, size_of_model()
+  result = planned('fesem', options, 4, shared_start='off', precision=precision)
+  text, model = result.round.text, size_of_model()
   # Forward two; backward two kernels and one input; those of the E-step are `highest`.
   products = products_by_precision(text)
   assert products['default' if precision == 'default' else 'highest'] >= 5
@@ -118,9 +118,9 @@ def test_products_have_the_precision_asked_for_and_centers_are_not_copied(precis
 
 @pytest.mark.nightly
 def test_the_first_clustering_leaves_models_on_their_chips():
-  found = planned('fesem', {'num_clusters': 4}, 4, parts=('start',))
+  result = planned('fesem', {'num_clusters': 4}, 4, parts=('start',))
   model = size_of_model()
-  for kind, sent in collectives_of(found.programs[0].text):
+  for kind, sent in collectives_of(result.programs[0].text):
     # Inner products take a share of all models from each chip; else it is centers.
     most = CLIENTS * model / 4 if kind == 'all-to-all' else 4 * model + 100
     assert sent <= most, (kind, sent)
@@ -128,11 +128,11 @@ def test_the_first_clustering_leaves_models_on_their_chips():
 
 def test_each_of_four_chips_holds_its_clients_data():
   how = {'clients_per_round': 18, 'data_placement': 'sharded'}
-  found = planned('fed_avg', {}, 4, **how)
-  assert found.clients_per_device == 5
+  result = planned('fed_avg', {}, 4, **how)
+  assert result.clients_per_device == 5
   of_clients = 4 * 2 * (3 * CLIENTS + 1)  # Offsets, ids and groups: whole on each.
-  assert found.data_bytes <= DATA.bytes // 4 + of_clients + 100
-  largest = max(c.bytes for c in collectives_of(found.round.text))
+  assert result.data_bytes <= DATA.bytes // 4 + of_clients + 100
+  largest = max(c.bytes for c in collectives_of(result.round.text))
   assert largest <= size_of_model() + 100 < DATA.bytes // 4
 
 
@@ -168,24 +168,24 @@ def offloaded_start(row):
 )
 def test_models_stay_in_the_memory_of_the_host(row):
   name, options, chosen = OFFLOADED[row]
-  found = offloaded(name, options, clients_per_round=chosen)
+  result = offloaded(name, options, clients_per_round=chosen)
   first = next(i for i, other in enumerate(OFFLOADED) if other[:2] == (name, options))
-  start, used = offloaded_start(first), found.round.memory
+  start, used = offloaded_start(first), result.round.memory
   model, on_each = size_of_model(WIDE), MANY // 4
-  assert found.stack_bytes == 0
-  assert on_each * model <= found.offloaded_bytes <= 1.2 * on_each * model
+  assert result.stack_bytes == 0
+  assert on_each * model <= result.offloaded_bytes <= 1.2 * on_each * model
   # Formed there, then taken over by each round, which holds the cohort's rows beside.
-  of_cohort = found.offloaded_bytes * chosen // MANY
-  assert start.on_host == found.offloaded_bytes
-  assert used.on_host == found.offloaded_bytes + of_cohort
-  assert not calls_to_host(found.round.text)
+  of_cohort = result.offloaded_bytes * chosen // MANY
+  assert start.on_host == result.offloaded_bytes
+  assert used.on_host == result.offloaded_bytes + of_cohort
+  assert not calls_to_host(result.round.text)
   # As without any stack, and nothing like it on the device.
   bound = 20 * CHUNK * model
-  assert 3 * bound < found.offloaded_bytes
+  assert 3 * bound < result.offloaded_bytes
   assert used.temporaries <= bound
   assert start.temporaries <= bound
   if name == 'non_fed':
-    assert reads_ahead(found.round.text)
+    assert reads_ahead(result.round.text)
 
 
 def reads_ahead(text):

@@ -25,10 +25,10 @@ def test_weights_are_compared_in_all_layers_or_in_one(layer):
     'logits': lambda x: x['logits'],
     '**/bias': lambda x: (x['dense0']['bias'], x['logits']['bias']),
   }.get(layer, lambda x: x)
-  own, distance, stack = by.nearest(STACK, by.prepare(by.part(CENTERS)))
+  cluster, distance, stack = by.nearest(STACK, by.prepare(by.part(CENTERS)))
   apart = matrix(part(STACK))[:, None] - matrix(part(CENTERS))[None]
   want = np.square(apart.astype(np.float64)).sum(axis=2)
-  np.testing.assert_array_equal(own, want.argmin(axis=1))
+  np.testing.assert_array_equal(cluster, want.argmin(axis=1))
   np.testing.assert_allclose(distance, want.min(axis=1), rtol=1e-5)
   assert stack is STACK
   assert by.alike(STACK, jnp.ones(4, bool), None) is STACK
@@ -52,9 +52,9 @@ def test_units_are_matched_before_models_are_mixed():
   noise = jax.tree.map(lambda x: 0.01 * x, CENTERS)
   near = jax.tree.map(jnp.add, first, noise)
   references = turned(jax.tree.map(lambda x: x[:2], near))
-  found = matrix(jax.jit(by.mixed)(SHARES, near, references))
+  result = matrix(jax.jit(by.mixed)(SHARES, near, references))
   want = SHARES @ matrix(turned(near))
-  np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-5)
   # All get the order of the first one that exists.
   mixed_up = jax.tree.map(
     lambda a, b: jnp.stack([a[0], b[1], a[2]]), near, turned(near)
@@ -68,11 +68,11 @@ def test_units_are_matched_before_models_are_mixed():
 def test_matching_is_traced_for_two_devices():
   by, mesh = comparison.build('matched', MODEL), sharding.client_mesh(2)
 
-  def found(stack, centers):
+  def result(stack, centers):
     exists = jnp.ones(4, bool)
     return *by.nearest(stack, by.prepare(centers), mesh), by.alike(stack, exists, mesh)
 
-  own, distance, *stacks = jax.eval_shape(found, STACK, CENTERS)
-  assert own.shape == distance.shape == (4,)
+  cluster, distance, *stacks = jax.eval_shape(result, STACK, CENTERS)
+  assert cluster.shape == distance.shape == (4,)
   for stack in stacks:
     assert jax.tree.map(jnp.shape, stack) == jax.tree.map(jnp.shape, STACK)

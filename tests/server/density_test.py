@@ -38,30 +38,30 @@ def test_knees_of_small_curves(values, knee):
 
 def test_equal_points_are_one_cluster():
   with np.errstate(all='raise'):
-    own, radius = descriptors.dbscan(np.full((4, 2), 3.0), np.arange(4))
-  assert own.tolist() == [0, 0, 0, 0]
+    labels, radius = descriptors.dbscan(np.full((4, 2), 3.0), np.arange(4))
+  assert labels.tolist() == [0, 0, 0, 0]
   assert radius < 1e-300
 
 
 def test_without_a_knee_the_radius_is_the_largest_distance_to_a_neighbor():
   points, ids = np.array([[0.0], [1.0], [3.0]]), np.arange(3)
-  own, radius = descriptors.dbscan(points, ids)
-  assert own.tolist() == [0, 0, 0]
+  labels, radius = descriptors.dbscan(points, ids)
+  assert labels.tolist() == [0, 0, 0]
   np.testing.assert_allclose(radius, 2, rtol=2e-6)
-  own, radius = descriptors.dbscan(points, ids, 0.5)
-  assert own.tolist() == [0, 0, 1]
+  labels, radius = descriptors.dbscan(points, ids, 0.5)
+  assert labels.tolist() == [0, 0, 1]
   np.testing.assert_allclose(radius, 1, rtol=2e-6)
 
 
 def test_the_radius_is_the_distance_at_the_knee():
   # To the nearest neighbors: 1, 1, 2, and 6; the knee is at the third.
   points = np.array([[0.0], [1.0], [3.0], [9.0]])
-  own, radius = descriptors.dbscan(points, np.array([7, 3, 5, 1]))
+  labels, radius = descriptors.dbscan(points, np.array([7, 3, 5, 1]))
   np.testing.assert_allclose(radius, 2, rtol=2e-6)
-  assert own.tolist() == [1, 1, 1, 0]
+  assert labels.tolist() == [1, 1, 1, 0]
   for few in (0, 1):
-    own, radius = descriptors.dbscan(points[:few], np.arange(few))
-    assert (own.tolist(), radius) == ([0] * few, 0)
+    labels, radius = descriptors.dbscan(points[:few], np.arange(few))
+    assert (labels.tolist(), radius) == ([0] * few, 0)
   # Two points are each other's neighbors.
   assert descriptors.dbscan(points[:2], np.arange(2))[0].tolist() == [0, 0]
 

@@ -16,8 +16,8 @@ def test_components_are_those_of_200_random_points():
   points = np.random.default_rng(1).uniform(size=(200, 4))
   mean = points.mean(axis=0)
   values, vectors = np.linalg.eigh(np.cov(points.T))
-  wanted = vectors[:, np.argsort(-values)[:2]]
-  np.testing.assert_allclose(np.abs(directions), np.abs(wanted), rtol=1e-4)
+  expected = vectors[:, np.argsort(-values)[:2]]
+  np.testing.assert_allclose(np.abs(directions), np.abs(expected), rtol=1e-4)
   # The largest coordinate of each is positive.
   assert (directions.max(axis=0) == np.abs(directions).max(axis=0)).all()
   np.testing.assert_allclose(middle, mean @ directions, rtol=1e-5)
@@ -34,10 +34,10 @@ def test_moments_are_those_of_all_examples_and_of_each_class():
   data = FederatedData.from_arrays(x, y, sizes, num_classes=3)
   local = helpers.local(hidden=())
   model = jax.tree.map(lambda p: p[None], helpers.first_model(local))
-  found = descriptors.moments(local, model, data, helpers.everyone(data))
+  result = descriptors.moments(local, model, data, helpers.everyone(data))
   directions, middle = descriptors.projection(6, 3)
-  np.testing.assert_array_equal(found.middle, middle)
-  assert found.values.shape == (4, 8, 3)
+  np.testing.assert_array_equal(result.middle, middle)
+  assert result.values.shape == (4, 8, 3)
   for i in range(4):
     rows, labels = data.client(i)
     low = rows.astype(np.float64) @ directions
@@ -47,9 +47,9 @@ def test_moments_are_those_of_all_examples_and_of_each_class():
       for f in (np.mean, np.std)
     )
     want = [means[0], deviations[0], *means[1:], *deviations[1:]]
-    np.testing.assert_allclose(found.values[i], want, rtol=1e-3, atol=1e-2)
-    np.testing.assert_array_equal(found.counts[i], [len(g) for g in groups])
-    np.testing.assert_allclose(found.largest[i], rows.max(initial=0))
+    np.testing.assert_allclose(result.values[i], want, rtol=1e-3, atol=1e-2)
+    np.testing.assert_array_equal(result.counts[i], [len(g) for g in groups])
+    np.testing.assert_allclose(result.largest[i], rows.max(initial=0))
 
 
 # Two clients of two classes, with descriptors of two numbers.
@@ -102,9 +102,9 @@ def test_before_there_are_clusters_all_are_in_the_first():
   assert placing.centroids.shape == (3, 2, 2)
   assert (placing.centroids[1:] == FAR).all()
   far = SOME._replace(values=SOME.values + 1e6)
-  found = placing.nearest(far)
-  assert found.tolist() == [0, 0]
-  assert found.dtype == jnp.int32
+  result = placing.nearest(far)
+  assert result.tolist() == [0, 0]
+  assert result.dtype == jnp.int32
   np.testing.assert_array_equal(placing.centroids[0], np.zeros((2, 2)))
   np.testing.assert_array_equal(placing.least, [0, 0])
   np.testing.assert_array_equal(placing.span, [1, 1])

@@ -131,14 +131,14 @@ def test_seeds_of_kmeans_plusplus_lie_in_different_groups():
   group = np.arange(12) % 3
   points = 100 * rng.normal(size=(3, 8))[group] + 0.01 * rng.normal(size=(12, 8))
   gram = jnp.asarray(points @ points.T, jnp.float32)
-  found = []
+  result = []
   seeds_of = jax.jit(kmeans._seed, static_argnums=(3, 4))
   for number in range(20):
     keys = jax.random.split(jax.random.key(number), 12)
     seeds = seeds_of(keys, gram, jnp.ones(12, bool), 3, 'plusplus')
     assert sorted(group[np.asarray(seeds)]) == [0, 1, 2]
-    found.append(int(seeds[0]))
-  assert len(set(found)) > 5  # The first seed is any client.
+    result.append(int(seeds[0]))
+  assert len(set(result)) > 5  # The first seed is any client.
   # The unit of length does not matter: the same ones, if all is 2^20 times shorter.
   short = seeds_of(keys, gram * 2.0**-40, jnp.ones(12, bool), 3, 'plusplus')
   np.testing.assert_array_equal(short, seeds)
@@ -151,8 +151,8 @@ def test_seeds_of_kmeans_plusplus_lie_in_different_groups():
 @pytest.mark.parametrize('sound', [1, 2])
 def test_kmeans_with_fewer_sound_clients_than_centers(seeding, sound):
   points = 5 + np.random.default_rng(0).normal(size=(5, 20)).astype(np.float32)
-  found = run_kmeans(0, points, jnp.arange(5) < sound, 3, seeding=seeding)
-  centers = matrix(found.centers)
+  result = run_kmeans(0, points, jnp.arange(5) < sound, 3, seeding=seeding)
+  centers = matrix(result.centers)
   # Every center is a sound client, or the mean of some; none is at the origin.
   for center in centers:
     apart = np.abs(points[:sound] - center).max(axis=1).min()
@@ -199,13 +199,13 @@ VALID = np.arange(12) < 11
 
 def iterated(seeds, most, weights=WEIGHTS):
   """Weighted k-means of the points: centers, clusters, and iterations."""
-  centers, own = POINTS[seeds], reference.nearest(POINTS, POINTS[seeds])
+  centers, assignment = POINTS[seeds], reference.nearest(POINTS, POINTS[seeds])
   moved, steps = True, 0
   while moved and steps < most:
-    centers = reference.means(POINTS, own, weights, centers)
-    before, own = own, reference.nearest(POINTS, centers)
-    moved, steps = (before != own)[VALID].any(), steps + 1
-  return centers, own, steps
+    centers = reference.means(POINTS, assignment, weights, centers)
+    before, assignment = assignment, reference.nearest(POINTS, centers)
+    moved, steps = (before != assignment)[VALID].any(), steps + 1
+  return centers, assignment, steps
 
 
 @pytest.mark.parametrize('most', [100, 3])
@@ -217,10 +217,10 @@ def test_a_restart_is_weighted_k_means_until_no_client_moves(most, monkeypatch):
   shares, value = kmeans._lloyd(keys, gram, *args)
   seeds = kmeans._seed(keys, gram, args[0], 3, 'random').tolist()
   assert seeds == [1, 9, 5]  # The second center stays with that client.
-  centers, own, steps = iterated(seeds, most)
+  centers, assignment, steps = iterated(seeds, most)
   assert steps == min(most, 7)
   np.testing.assert_allclose(shares @ POINTS, centers, rtol=1e-4, atol=1e-4)
-  apart = np.square(POINTS - centers[own]).sum(axis=1)
+  apart = np.square(POINTS - centers[assignment]).sum(axis=1)
   np.testing.assert_allclose(value, np.average(apart, weights=WEIGHTS), rtol=1e-4)
 
 
@@ -229,8 +229,8 @@ def test_clients_without_weight_are_no_seeds():
   named = {'num_clusters': 3, 'client_ids': ids, 'restarts': 1}
   run = jax.jit(lambda key: kmeans.kmeans(key, stack, jnp.asarray(WEIGHTS), **named))
   for key in map(jax.random.key, range(2)):
-    found = run(key)
-    held = [
-      k for k in range(3) if (WEIGHTS[np.asarray(found.assignment) == k] > 0).any()
+    result = run(key)
+    distinct = [
+      k for k in range(3) if (WEIGHTS[np.asarray(result.assignment) == k] > 0).any()
     ]
-    assert held == [0, 1, 2]
+    assert distinct == [0, 1, 2]

@@ -30,14 +30,14 @@ def test_who_drops_out_or_has_losses_that_are_not_finite_gets_the_model_of_least
     key = jax.random.key(seed)
     late = coin(key, data, cohort.ids, 0.4, prng_streams.DROPOUT)
     late = np.asarray(late | (data.sizes(cohort.ids) == 0))
-    own = find(models, key)
-    np.testing.assert_array_equal(own[late], least[late])
+    cluster = find(models, key)
+    np.testing.assert_array_equal(cluster[late], least[late])
     # With no more of them than models, all others are clusters of one.
     if (~late).sum() <= 3:
-      assert len(set(own[~late].tolist())) == (~late).sum()
+      assert len(set(cluster[~late].tolist())) == (~late).sum()
       some += len(set(least[~late].tolist())) < (~late).sum()
   assert some > 0
-  assert own.dtype == jnp.int32
+  assert cluster.dtype == jnp.int32
   # One model has no finite loss, so that no client is in a cluster.
   bad = jax.tree.map(lambda x: x.at[least[0]].set(jnp.nan), models)
   want = cohort_losses(local, bad, data, cohort).argmin(axis=1)
@@ -49,8 +49,8 @@ def test_there_are_as_many_clusters_as_models_unless_their_number_is_to_be_chose
     [[1.0, 2.0, 9.0], [1.1, 2.1, 9.0], [1.0, 4.0, 9.0], [1.1, 4.3, 9.0]]
   )
   find = jax.jit(loss_vectors.cluster_and_match)
-  found = find(KEY, losses, jnp.ones(4, bool), jnp.arange(4))
-  assert set(found.tolist()) == {0, 1, 2}
+  result = find(KEY, losses, jnp.ones(4, bool), jnp.arange(4))
+  assert set(result.tolist()) == {0, 1, 2}
 
 
 def test_random_clusters_are_of_all_models():
@@ -58,9 +58,9 @@ def test_random_clusters_are_of_all_models():
   some = Cohort(np.array([6, 2, 0, 5, 8, 3], np.int32), everyone=False)
   draw = jax.jit(lambda key: loss_vectors.clusters_at_random(3, data, some, key))
   for seed in range(12):
-    own = draw(jax.random.key(seed))
-    assert own.dtype == jnp.int32
-    assert set(own[jnp.array([0, 2, 3, 5])].tolist()) == {0, 1, 2}
+    cluster = draw(jax.random.key(seed))
+    assert cluster.dtype == jnp.int32
+    assert set(cluster[jnp.array([0, 2, 3, 5])].tolist()) == {0, 1, 2}
   # With fewer clients than models, each has one of its own.
   few = loss_vectors.clusters_at_random(9, data, some, KEY)
   assert len(set(few.tolist())) == 6
@@ -76,6 +76,6 @@ def test_chosen_numbers_of_clusters_are_at_most_those_of_models(monkeypatch):
   monkeypatch.setattr(loss_vectors, 'clusters_of_best_number', best_number)
   losses = jnp.array([[9.0, 1.0], [2.0, 3.0], [2.0, 3.0]])
   find = loss_vectors.cluster_and_match
-  found = find(KEY, losses, jnp.ones(3, bool), jnp.arange(3), choose_number=True)
+  result = find(KEY, losses, jnp.ones(3, bool), jnp.arange(3), choose_number=True)
   assert asked == [2]
-  assert found.tolist() == [1, 0, 0]
+  assert result.tolist() == [1, 0, 0]

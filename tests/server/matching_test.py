@@ -157,8 +157,8 @@ class Case:
     self.found = self.nearest(self.apart)
 
   def nearest(self, apart):
-    found = self._nearest(self.stack, self.references, apart)
-    return jax.tree.map(np.asarray, found)
+    result = self._nearest(self.stack, self.references, apart)
+    return jax.tree.map(np.asarray, result)
 
 
 @functools.cache
@@ -239,10 +239,10 @@ def rows(stack):
 def test_align_to_one_reference_or_to_one_each(mlp):
   align = jax.jit(functools.partial(matching.align, mlp.layers))
   to_one = rows(align(mlp.stack, first(mlp.references)))
-  own = jnp.array([1, 0, 2, 0])
-  to_own = rows(align(mlp.stack, tree.take(mlp.references, own)))
+  choice = jnp.array([1, 0, 2, 0])
+  to_chosen = rows(align(mlp.stack, tree.take(mlp.references, choice)))
   for i, client in enumerate(mlp.clients):
-    for row, k in ((to_one[i], 0), (to_own[i], own[i])):
+    for row, k in ((to_one[i], 0), (to_chosen[i], choice[i])):
       orders = reference_orders('mlp', client, mlp.centers[k])
       assert squared_distance(row, with_orders('mlp', client, orders)) == 0
 

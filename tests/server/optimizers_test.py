@@ -29,8 +29,8 @@ def steps(optimizer, deltas):
   ],
 )
 def test_defaults_are_those_of_the_paper(name, m, v):
-  found = steps(getattr(server_optimizers, name)(), [1.0, 1.0])
-  assert_close(found, 0.1 * np.array(m) / (np.sqrt(v) + 1e-3), rtol=1e-5, atol=0)
+  result = steps(getattr(server_optimizers, name)(), [1.0, 1.0])
+  assert_close(result, 0.1 * np.array(m) / (np.sqrt(v) + 1e-3), rtol=1e-5, atol=0)
 
 
 def test_momentum_adds_up_changes_by_default():
@@ -39,8 +39,8 @@ def test_momentum_adds_up_changes_by_default():
 
 def test_yogi_keeps_a_second_moment_that_equals_the_square():
   # tau^2 = Delta^2 = 1/4, to the last bit: both steps are 1/2 / (1/2 + 1/2).
-  found = steps(server_optimizers.yogi(1.0, beta1=0.0, tau=0.5), [0.5, 0.5])
-  assert_close(found, [0.5, 0.5], rtol=1e-6)
+  result = steps(server_optimizers.yogi(1.0, beta1=0.0, tau=0.5), [0.5, 0.5])
+  assert_close(result, [0.5, 0.5], rtol=1e-6)
 
 
 def test_noise_of_a_server_is_that_of_the_center_and_the_run():
@@ -53,15 +53,15 @@ def test_noise_of_a_server_is_that_of_the_center_and_the_run():
     )
     return moved['w'], state
 
-  found = []
+  result = []
   for seed in (0, 1):
     state = server_optimizers.init(optimizer, centers, jax.random.key(seed))
     for _ in range(2):  # Rounds; then the second center is replaced.
       first, state = noise(state)
-      found.append(first)
+      result.append(first)
     state = server_optimizers.renew(optimizer, state, jnp.array([True, False]), centers)
-    found.append(noise(state)[0])
-  alike = np.corrcoef(np.concatenate(found)) - np.eye(12)
+    result.append(noise(state)[0])
+  alike = np.corrcoef(np.concatenate(result)) - np.eye(12)
   assert np.abs(alike).max() < 0.8  # 1 for the same draws.
 
 

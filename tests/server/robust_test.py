@@ -63,7 +63,7 @@ def clients():
 
 
 @pytest.fixture(scope='module')
-def found(clients):
+def result(clients):
   """Name of each rule -> centers on one device, and on two."""
 
   def all_rules(devices):
@@ -82,10 +82,10 @@ def found(clients):
 
 @pytest.mark.parametrize('devices', [1, 2])
 @pytest.mark.parametrize('name', RULES)
-def test_rules_match_float64_references(name, devices, clients, found):
+def test_rules_match_float64_references(name, devices, clients, result):
   stack, cluster, counts, origins = clients
   points, about = matrix(stack), matrix(origins)
-  got = matrix(found[devices - 1][name])
+  got = matrix(result[devices - 1][name])
   for k in range(4):
     want = RULES[name](points[(cluster == k) & counts], about[k])
     np.testing.assert_allclose(got[k], want, rtol=1e-4, atol=1e-5)
@@ -99,8 +99,8 @@ def test_references_are_of_all_rules():
 def test_numbers_of_aggregations_have_defaults():
   assert robust.aggregation('mean') is None
   for name, number in (('trimmed_mean', '0.1'), ('norm_bound', '0'), ('krum', '1')):
-    found = [robust.aggregation(text).args for text in (name, f'{name}({number})')]
-    assert found[0] == found[1]
+    result = [robust.aggregation(text).args for text in (name, f'{name}({number})')]
+    assert result[0] == result[1]
   assert robust.aggregation('norm_bound(1e-3)').args == (1e-3,)
 
 
@@ -166,8 +166,10 @@ def test_fesem_moves_each_center_by_the_rule(aggregation, devices):
   assert (assignment != np.asarray(before.assignment)).any()
   want = [RULES[aggregation](points[assignment == k], origins[k]) for k in range(2)]
   assert_close(matrix(after.centers), want)
-  own = np.asarray(want)[assignment]
-  assert_close(info.clusters.objective, ((points - own) ** 2).sum(axis=1).mean(), 1e-3)
+  client_centers = np.asarray(want)[assignment]
+  assert_close(
+    info.clusters.objective, ((points - client_centers) ** 2).sum(axis=1).mean(), 1e-3
+  )
   if aggregation == 'median':  # The first centers are medians as well.
     points, assignment = matrix(first.client_params), np.asarray(first.assignment)
     want = [np.median(points[assignment == k], axis=0) for k in range(2)]

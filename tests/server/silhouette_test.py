@@ -17,20 +17,26 @@ def points(seed, num_groups, spread, count=24):
   """[count + 4, 3]: groups of points, and four that are to be left out."""
   rng = np.random.default_rng(seed)
   means = rng.normal(size=(num_groups, 3)) * 4
-  own = means[np.arange(count) % num_groups] + spread * rng.normal(size=(count, 3))
-  return np.concatenate([own, np.full((4, 3), 50.0)]).astype(np.float32)
+  points_values = means[np.arange(count) % num_groups] + spread * rng.normal(
+    size=(count, 3)
+  )
+  return np.concatenate([points_values, np.full((4, 3), 50.0)]).astype(np.float32)
 
 
-def wanted(own, most):
+def expected(points_values, most):
   """Clusters of the points [n, 3] by scikit-learn, and the scores of K = 2, 3, ..."""
   best, labels, scores = -1.0, None, []
   for count in range(2, most + 1):
-    ward = AgglomerativeClustering(count, linkage='ward').fit_predict(own)
-    scores.append(silhouette_score(own, ward))
+    ward = AgglomerativeClustering(count, linkage='ward').fit_predict(points_values)
+    scores.append(silhouette_score(points_values, ward))
     if scores[-1] > 1.1 * best:
       best, labels = scores[-1], ward
-  means = np.stack([own[labels == k].mean(axis=0) for k in range(labels.max() + 1)])
-  return KMeans(len(means), init=means, n_init=1, tol=0).fit_predict(own), scores
+  means = np.stack(
+    [points_values[labels == k].mean(axis=0) for k in range(labels.max() + 1)]
+  )
+  return KMeans(len(means), init=means, n_init=1, tol=0).fit_predict(
+    points_values
+  ), scores
 
 
 # The last two have a number of clusters whose score is higher, but not by a tenth.
@@ -48,27 +54,29 @@ def test_the_number_is_that_of_the_best_score_but_for_a_tenth(
   seed, num_groups, spread, clusters, highest
 ):
   vectors, exists = points(seed, num_groups, spread), np.arange(28) < 24
-  labels, scores = wanted(vectors[exists], MOST)
+  labels, scores = expected(vectors[exists], MOST)
   order = np.random.default_rng(seed).permutation(28)  # Clients, and their ids.
-  found = chosen(vectors[order], jnp.asarray(exists[order]), jnp.asarray(order), MOST)
-  found = np.asarray(found)[np.argsort(order)][exists]
-  assert adjusted_rand_score(labels, found) == 1.0
-  assert (len(set(found)), np.argmax(scores) + 2) == (clusters, highest)
-  assert 0 <= found.min() <= found.max() < MOST
+  result = chosen(vectors[order], jnp.asarray(exists[order]), jnp.asarray(order), MOST)
+  result = np.asarray(result)[np.argsort(order)][exists]
+  assert adjusted_rand_score(labels, result) == 1.0
+  assert (len(set(result)), np.argmax(scores) + 2) == (clusters, highest)
+  assert 0 <= result.min() <= result.max() < MOST
 
 
 @pytest.mark.parametrize(('count', 'clusters'), [(1, 1), (2, 2), (3, 2)])
 def test_of_very_few_clients(count, clusters):
   vectors = np.zeros((28, 3), np.float32)
   vectors[:3] = [[0, 0, 0], [9, 0, 0], [9, 1, 0]]
-  found = chosen(vectors, jnp.arange(28) < count, jnp.arange(28), MOST)
-  assert len(set(np.asarray(found)[:count].tolist())) == clusters
+  result = chosen(vectors, jnp.arange(28) < count, jnp.arange(28), MOST)
+  assert len(set(np.asarray(result)[:count].tolist())) == clusters
 
 
 def test_the_score_is_scikit_learns():
   rng = np.random.default_rng(0)
-  own = rng.normal(size=(12, 3))
-  distances = np.linalg.norm(own[:, None] - own[None], axis=2).astype(np.float32)
+  points_values = rng.normal(size=(12, 3))
+  distances = np.linalg.norm(
+    points_values[:, None] - points_values[None], axis=2
+  ).astype(np.float32)
   # Of five numbers, one is of a single point and one of none.
   cluster = np.array([0, 3, 0, 1, 3, 1, 3, 0, 4, 3, 1, 4])
   exists = np.arange(12) % 11 != 0  # Ten; 4 is alone since the last is left out.
@@ -91,10 +99,10 @@ def test_clusters_are_refined_until_no_point_moves():
   # From one point and the rest to 0, 1, 2 and 9, 10, 11, in several steps.
   points = np.array([0, 1, 2, 9, 10, 11, -90], np.float32)[:, None]
   exists = jnp.arange(7) < 6
-  found = silhouette.refined(points, jnp.array([0, 2, 2, 2, 2, 2, 0]), exists, 3)
+  result = silhouette.refined(points, jnp.array([0, 2, 2, 2, 2, 2, 0]), exists, 3)
   # No client is in 1, which stays so; one that is left out draws no mean.
-  assert found[:6].tolist() == [0, 0, 0, 2, 2, 2]
-  assert found.dtype == jnp.int32
+  assert result[:6].tolist() == [0, 0, 0, 2, 2, 2]
+  assert result.dtype == jnp.int32
   # A point as near to both means goes to the smaller number.
   points = np.array([0, 2, 4], np.float32)[:, None]
   tie = silhouette.refined(points, jnp.array([0, 1, 1]), jnp.ones(3, bool), 2)

@@ -11,16 +11,16 @@ M, K, TAU = 9, 5, 0.9
 merge = jax.jit(merge_similar, static_argnums=4)
 
 
-def wanted(points, old, new):
+def expected(points, old, new):
   """Clusters of clients, and the number of each; None for a new one."""
   before = [np.flatnonzero(old == k).tolist() for k in range(K)]
   begins = [[int(i)] for i in np.flatnonzero(new)]
-  found = stocfl_merged([c for c in before if c] + begins, points, TAU)
+  result = stocfl_merged([c for c in before if c] + begins, points, TAU)
   numbers = []
-  for cluster in found:
+  for cluster in result:
     sizes = [len(c) if c and set(c) <= set(cluster) else 0 for c in before]
     numbers.append(int(np.argmax(sizes)) if max(sizes) else None)
-  return found, numbers
+  return result, numbers
 
 
 def test_clusters_merge_and_are_numbered_as_in_words():
@@ -31,30 +31,30 @@ def test_clusters_merge_and_are_numbered_as_in_words():
     points *= rng.uniform(0.01, 0.5, (M, 1))  # Lengths far below 1.
     old = rng.choice([0, 2, 3, K, K], M)
     new = (old == K) & (rng.random(M) < 0.7)
-    clusters, numbers = wanted(points, old, new)
+    clusters, numbers = expected(points, old, new)
     ids = rng.permutation(M)
-    own, fresh, count = merge(
+    assignment, fresh, count = merge(
       jnp.asarray(points @ points.T, jnp.float32), old, new, 3 * ids, K, TAU
     )
-    own, begun = np.asarray(own), []
+    assignment, begun = np.asarray(assignment), []
     assert int(count) == len(clusters)
     used = {n for n in numbers if n is not None}
     free = sorted(set(range(K)) - used)
     # New clusters get what is free, by their clients' least ids.
     late = [c for c, n in zip(clusters, numbers, strict=True) if n is None]
     late.sort(key=lambda c: min(ids[c]))
-    given = {min(c): k for c, k in zip(late, free, strict=False)}
+    numbers_values = {min(c): k for c, k in zip(late, free, strict=False)}
     for cluster, number in zip(clusters, numbers, strict=True):
-      want = given.get(min(cluster), K) if number is None else number
-      assert set(own[cluster].tolist()) == {want}
+      want = numbers_values.get(min(cluster), K) if number is None else number
+      assert set(assignment[cluster].tolist()) == {want}
       if number is None and want < K:
         begun.append(want)
     assert np.flatnonzero(fresh).tolist() == sorted(begun)
-    assert (own[(old == K) & ~new] == K).all()
+    assert (assignment[(old == K) & ~new] == K).all()
     merges += len(clusters) < len(set(old[old < K].tolist())) + new.sum()
     news += bool(begun)
   assert min(merges, news) > 8
-  assert own.dtype == np.int32
+  assert assignment.dtype == np.int32
 
 
 def merged(points, threshold):
@@ -62,8 +62,8 @@ def merged(points, threshold):
   count = len(points)
   points = np.pad(points, ((0, M - count), (0, 0)))
   products, new = jnp.asarray(points @ points.T, jnp.float32), np.arange(M) < count
-  found = merge(products, np.full(M, K), new, jnp.arange(M), K, threshold)
-  return found._replace(assignment=found.assignment[:count].tolist())
+  result = merge(products, np.full(M, K), new, jnp.arange(M), K, threshold)
+  return result._replace(assignment=result.assignment[:count].tolist())
 
 
 def test_a_cosine_as_large_as_the_threshold_is_similar():
@@ -89,10 +89,10 @@ def test_what_is_similar_only_to_the_mean_of_two_clusters_joins_them_afterwards(
 
 
 def test_clusters_beyond_the_last_number_have_none():
-  found = merged(np.eye(K + 2), 0.5)
-  assert found.assignment == [*range(K), K, K]
-  assert found.fresh.all()
-  assert found.number == K + 2
+  result = merged(np.eye(K + 2), 0.5)
+  assert result.assignment == [*range(K), K, K]
+  assert result.fresh.all()
+  assert result.number == K + 2
 
 
 def test_opposite_clusters_stay_apart_at_a_threshold_of_0():

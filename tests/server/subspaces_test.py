@@ -16,10 +16,10 @@ proximities = jax.jit(subspaces.proximities, static_argnums=2)
 def lines_of(x, count):
   """[count, F] first left singular vectors of examples [n, F], up to their signs."""
   left, values, _ = np.linalg.svd(np.asarray(x, np.float64).T)
-  found = np.zeros((count, x.shape[1]))
+  result = np.zeros((count, x.shape[1]))
   kept = min(count, (values > 3e-3 * values.max(initial=0)).sum())
-  found[:kept] = left.T[:kept]
-  return found
+  result[:kept] = left.T[:kept]
+  return result
 
 
 def assert_same_lines(got, want):
@@ -38,10 +38,10 @@ def test_vectors_of_labels_with_many_few_and_no_examples():
   x[7] = x[0] + x[2]  # Label 1 has three examples of two dimensions.
   exists = np.arange(9) != 8
   x[8] = np.nan
-  found = of_labels(x, y, exists, 4, 3)
+  result = of_labels(x, y, exists, 4, 3)
   want = np.stack([lines_of(x[(y == label) & exists], 3) for label in range(4)])
   assert want.any(axis=2).sum(axis=1).tolist() == [3, 2, 0, 1]
-  assert_same_lines(found, want)
+  assert_same_lines(result, want)
   # Of some labels more are asked for than there are examples of all.
   more = of_labels(x[:2], y[:2], exists[:2], 2, 4)
   assert more.shape == (2, 4, 5)
@@ -55,20 +55,20 @@ def test_vectors_of_labels_with_many_few_and_no_examples():
 def test_labels_of_equal_examples_stay_apart():
   one = np.diag([3, 2, 1]).astype(np.float32)
   x, y = np.concatenate([one, one, one]), np.repeat([2, 0, 1], 3)
-  found = of_labels(x, y, np.ones(9, bool), 3, 2)
-  assert_same_lines(found, np.stack([np.eye(3)[:2]] * 3))
+  result = of_labels(x, y, np.ones(9, bool), 3, 2)
+  assert_same_lines(result, np.stack([np.eye(3)[:2]] * 3))
 
 
 def test_directions_far_below_the_largest_are_of_rounding():
   x = np.diag([1, 0.004, 0.002]).astype(np.float32)
-  found = of_labels(x, np.zeros(3, int), np.ones(3, bool), 1, 3)
-  assert found[0].any(axis=1).tolist() == [True, True, False]
+  result = of_labels(x, np.zeros(3, int), np.ones(3, bool), 1, 3)
+  assert result[0].any(axis=1).tolist() == [True, True, False]
   # Two vectors with that small an angle span a plane, or a line only.
-  for angle, wanted in ((0.01, 0.0), (0.004, 90.0)):
+  for angle, expected in ((0.01, 0.0), (0.004, 90.0)):
     near = np.array([[1, 0, 0], [np.cos(angle), np.sin(angle), 0]], np.float32)
     other = np.array([[0, 1, 0], [0, 0, 0]], np.float32)
     got = proximities(near[None, None], other[None, None], 'smallest_angle')
-    np.testing.assert_allclose(got, [[wanted]], atol=0.5)
+    np.testing.assert_allclose(got, [[expected]], atol=0.5)
 
 
 def wanted_angle(u, v, rule):
@@ -92,20 +92,20 @@ def test_angles_of_two_clients_to_three_others(rule):
   u, v = (
     w / np.maximum(np.linalg.norm(w, axis=-1, keepdims=True), 1e-9) for w in (u, v)
   )
-  found = proximities(u, v, rule)
+  result = proximities(u, v, rule)
   want = [[wanted_angle(a, b, rule) for b in v] for a in u]
-  np.testing.assert_allclose(found, want, rtol=1e-3)
+  np.testing.assert_allclose(result, want, rtol=1e-3)
   # Neither signs nor the own side matter.
   np.testing.assert_allclose(proximities(-v, u, rule), np.transpose(want), rtol=1e-3)
   # To oneself there is no angle, nor where neither has a vector.
-  own = proximities(u, u, rule)
-  np.testing.assert_allclose(np.diag(own), 0, atol=0.15)
+  angles = proximities(u, u, rule)
+  np.testing.assert_allclose(np.diag(angles), 0, atol=0.15)
 
 
 def test_the_rank_does_not_depend_on_the_unit_of_examples():
   x = 128 * np.diag([1, 0.004, 0.002]).astype(np.float32)
-  found = of_labels(x, np.zeros(3, int), np.ones(3, bool), 1, 3)
-  assert found[0].any(axis=1).tolist() == [True, True, False]
+  result = of_labels(x, np.zeros(3, int), np.ones(3, bool), 1, 3)
+  assert result[0].any(axis=1).tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize(

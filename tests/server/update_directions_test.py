@@ -19,9 +19,9 @@ def test_who_is_like_no_direction_is_in_none():
   assert nearest_direction(vectors, directions, 0.7).tolist() == [2, 4, 0, 4]
   assert nearest_direction(vectors, directions, 0.9).tolist() == [4, 4, 0, 4]
   # A cosine that is just as large as asked for does.
-  found = nearest_direction(vectors, directions, 0.0)
-  assert found.tolist() == [2, 2, 0, 0]
-  assert found.dtype == jnp.int32
+  result = nearest_direction(vectors, directions, 0.0)
+  assert result.tolist() == [2, 2, 0, 0]
+  assert result.dtype == jnp.int32
   # By default, the least angle may be the straight one.
   opposite = {'w': -directions['w'][:1]}
   assert nearest_direction({'w': directions['w'][:1]}, opposite).tolist() == [0]

@@ -11,6 +11,6 @@ def test_few_clients_far_away_are_found_beside_many():
   vectors = jnp.concatenate([jnp.zeros((40, 1)), jnp.array([[100.0], [230], [390]])])
   exists, ids = jnp.ones(43, bool), jnp.arange(43)
   find = jax.jit(clusters_of_vectors, static_argnums=4)
-  found = find(jax.random.key(0), vectors, exists, ids, 4).tolist()
-  assert found[:40] == 40 * found[:1]
-  assert sorted([found[0], *found[40:]]) == [0, 1, 2, 3]
+  result = find(jax.random.key(0), vectors, exists, ids, 4).tolist()
+  assert result[:40] == 40 * result[:1]
+  assert sorted([result[0], *result[40:]]) == [0, 1, 2, 3]

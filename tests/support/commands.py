@@ -73,11 +73,11 @@ def call(module, *arguments, cwd, figures=False):
 
 def _command(module, arguments):
   """The command line; runs write their page only for tests that ask for it."""
-  given = list(map(str, arguments))
-  asked = any(argument.startswith('--report_html') for argument in given)
+  texts = list(map(str, arguments))
+  asked = any(argument.startswith('--report_html') for argument in texts)
   if module in ('run', 'compare') and not asked:
-    given.append('--report_html=false')
-  return [module if '.' in module else f'experiments.{module}', *given]
+    texts.append('--report_html=false')
+  return [module if '.' in module else f'experiments.{module}', *texts]
 
 
 def _start(main):
@@ -92,7 +92,7 @@ def _start(main):
 @contextlib.contextmanager
 def without_figures():
   """Runs make no portrait of their clients, and comparisons draw no figures."""
-  never = property(lambda spec: False, lambda spec, given: None)
+  never = property(lambda spec: False, lambda spec, texts: None)
   with (
     mock.patch.object(Spec, 'make_portrait', never),
     mock.patch.object(plots, 'draw_run'),
@@ -105,7 +105,7 @@ def without_figures():
 def flags_of_a_new_process():
   """No flags but those of absl, whatever tests of this process have defined."""
   with flagsaver.flagsaver():
-    held = {name: _copy(value) for name, value in vars(flags.FLAGS).items()}
+    saved = {name: _copy(value) for name, value in vars(flags.FLAGS).items()}
     for name in list(flags.FLAGS):
       module = flags.FLAGS.find_module_defining_flag(name) or ''
       if not module.startswith('absl'):
@@ -114,7 +114,7 @@ def flags_of_a_new_process():
       yield
     finally:
       vars(flags.FLAGS).clear()
-      vars(flags.FLAGS).update(held)
+      vars(flags.FLAGS).update(saved)
 
 
 def _copy(value):
@@ -144,10 +144,10 @@ def run_script(path, cwd, timeout=600):
 
 def _in_a_process(run, command, cwd, timeout):
   with tempfile.TemporaryDirectory() as folder:
-    said = [pathlib.Path(folder) / name for name in ('out', 'err')]
+    streams = [pathlib.Path(folder) / name for name in ('out', 'err')]
     # JAX reads them when it is imported, which the server does. What compiles within a
     # second is kept too.
-    process = _processes.Process(target=run, args=(command, str(cwd), said))
+    process = _processes.Process(target=run, args=(command, str(cwd), streams))
     kept = {
       'JAX_COMPILATION_CACHE_DIR': str(ROOT / '.pytest_cache' / 'xla'),
       'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
@@ -158,22 +158,22 @@ def _in_a_process(run, command, cwd, timeout):
     if process.exitcode is None:
       process.kill()
       raise subprocess.TimeoutExpired(command, timeout)
-    out, err = (path.read_text() for path in said)
+    out, err = (path.read_text() for path in streams)
   return subprocess.CompletedProcess(command, process.exitcode, out, err)
 
 
-def _run_module(command, cwd, said):
-  _become(command, cwd, said)
+def _run_module(command, cwd, streams):
+  _become(command, cwd, streams)
   runpy.run_module(command[0], run_name='__main__', alter_sys=True)
 
 
-def _run_path(command, cwd, said):
-  _become(command, cwd, said)
+def _run_path(command, cwd, streams):
+  _become(command, cwd, streams)
   runpy.run_path(command[0], run_name='__main__')
 
 
-def _become(command, cwd, said):
-  for number, path in enumerate(said, 1):
+def _become(command, cwd, streams):
+  for number, path in enumerate(streams, 1):
     with path.open('wb') as file:
       os.dup2(file.fileno(), number)
   os.chdir(cwd)

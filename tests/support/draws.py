@@ -15,8 +15,8 @@ def client_key(key, data, i):
 
 
 def drops_out(key, data, i, rate):
-  own = jax.random.fold_in(client_key(key, data, i), prng_streams.DROPOUT)
-  return bool(jax.random.bernoulli(own, rate))
+  step_key = jax.random.fold_in(client_key(key, data, i), prng_streams.DROPOUT)
+  return bool(jax.random.bernoulli(step_key, rate))
 
 
 def dropped(key, data, rate):
@@ -26,11 +26,11 @@ def dropped(key, data, rate):
 
 def epochs_of(key, data, i, fraction, most):
   """FedProx: the epochs of client `i`, a straggler with probability `fraction`."""
-  own = client_key(key, data, i)
+  step_key = client_key(key, data, i)
   straggles = jax.random.bernoulli(
-    jax.random.fold_in(own, prng_streams.STRAGGLES), fraction
+    jax.random.fold_in(step_key, prng_streams.STRAGGLES), fraction
   )
-  epochs_key = jax.random.fold_in(own, prng_streams.STRAGGLER_EPOCHS)
+  epochs_key = jax.random.fold_in(step_key, prng_streams.STRAGGLER_EPOCHS)
   some = jax.random.randint(epochs_key, (), 1, most + 1)
   return int(some) if straggles else most
 

@@ -87,11 +87,11 @@ def sharded_run(index, devices, workdir):
 
 def arrays_of(result):
   """Whatever a run gives back in arrays, by name."""
-  found = helpers.flat(result.models) | result.portrait
+  actual = helpers.flat(result.models) | result.portrait
   for name, column in result.clients.items():
     x = column.to_numpy()
-    found[name] = x.astype(str) if x.dtype.hasobject else x  # Not to be pickled.
-  return found
+    actual[name] = x.astype(str) if x.dtype.hasobject else x  # Not to be pickled.
+  return actual
 
 
 def main(address, process_id, count, devices, folder, *names):

@@ -167,10 +167,10 @@ def own_parts(state, ids):
     return np.asarray(x)[np.array(ids, int)]  # On the host: one by one it is slow.
 
   fields = [f for f in PER_CLIENT if f in state._fields]
-  found = {f: jax.tree.map(pick, getattr(state, f)) for f in fields}
+  result = {f: jax.tree.map(pick, getattr(state, f)) for f in fields}
   for f in NESTED & set(state._fields):
-    found[f] = own_parts(getattr(state, f), ids)
-  return found
+    result[f] = own_parts(getattr(state, f), ids)
+  return result
 
 
 def reordered(state, order):
@@ -286,11 +286,11 @@ def chunks_and_devices_change_nothing_but_rounding(made):
   programs, state, data, key = made[0], made.state, made.data, made.key
   if programs.whole is not None:
     everyone, other = round_of_all(programs, state, data, key)
-    listed, found = made.after, made.info
+    listed, result = made.after, made.info
     if not programs.full_only:
-      listed, found = made.step(state, data, cohort_of(range(CLIENTS)), key)
+      listed, result = made.step(state, data, cohort_of(range(CLIENTS)), key)
     assert_same(listed, everyone)
-    assert_close(found.train_loss, other.train_loss)
+    assert_close(result.train_loss, other.train_loss)
   if programs.on_two is not None:
     elsewhere, other = programs.on_two(state, data, made.cohort, key)
     assert_same(made.after, elsewhere)
@@ -383,10 +383,10 @@ def check_split_data(programs, two, case):
   want, info = programs.step(state, data, cohort, key)
   split = placement.place(data, mesh, 'sharded')
   state, key = sharding.replicate((state, key), mesh)
-  got, found = jax.jit(two.step)(state, split, cohort, key)
+  got, result = jax.jit(two.step)(state, split, cohort, key)
   assert_same(got, want)
-  assert_close(info.train_loss, found.train_loss)
-  assert int(info.trained) == int(found.trained) > 2
+  assert_close(info.train_loss, result.train_loss)
+  assert int(info.trained) == int(result.trained) > 2
 
 
 def check_exchanges(text, algorithm):

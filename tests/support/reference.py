@@ -190,11 +190,11 @@ def trimmed_kmeans(points, seeds, trim, weights, iterations=100):
 def best_kmeans(points, num_clusters, trim=0.0, weights=None):
   """The best of trimmed k-means from all choices of seeds among the clients."""
   weights = np.ones(len(points)) if weights is None else weights
-  found = [
+  result = [
     trimmed_kmeans(points, points[list(seeds)], trim, weights)
     for seeds in itertools.combinations(range(len(points)), num_clusters)
   ]
-  return min(found, key=lambda f: f[2])
+  return min(result, key=lambda f: f[2])
 
 
 def vectors(stack):

@@ -23,19 +23,19 @@ def value_of(seed, number, gain=0.0):
 def clients_of(names, task=CLASSIFICATION, clusters=2, gain=0.0):
   """Metrics of clients; those of the first two have no test examples."""
   count = len(names)
-  own = np.linspace(0.2, 0.9, count) + gain
-  own[:2] = np.nan
+  accuracy = np.linspace(0.2, 0.9, count) + gain
+  accuracy[:2] = np.nan
   columns = {
     'client': names,
     'examples': np.arange(count) + 5,
-    'test_examples': np.where(np.isnan(own), 0, 3),
+    'test_examples': np.where(np.isnan(accuracy), 0, 3),
     'true_cluster': np.arange(count) % 2,
   }
   if clusters:
     columns['cluster'] = np.arange(count) % clusters
   for kind in ('deployed', 'finetuned'):
     for i, figure in enumerate(task.figures):
-      columns[f'{kind}_{figure.name}'] = own + i / 100
+      columns[f'{kind}_{figure.name}'] = accuracy + i / 100
   return pd.DataFrame(columns)
 
 
@@ -78,10 +78,10 @@ def write_run(
 
 def _finish(folder, config, task, table, last):
   count, cluster = len(table), table.get('cluster', pd.Series(dtype=int)).to_numpy()
-  found = None
+  result = None
   if 'moved' in last:
-    found = {k: last[k] for k in ('ari', 'nmi', 'ami', 'objective')}
-    found |= {'sizes': last['cluster_sizes'], 'rounds_to_stable': 1}
+    result = {k: last[k] for k in ('ari', 'nmi', 'ami', 'objective')}
+    result |= {'sizes': last['cluster_sizes'], 'rounds_to_stable': 1}
   summary = {
     'algorithm': config['algorithm'],
     'num_clients': count,
@@ -90,7 +90,7 @@ def _finish(folder, config, task, table, last):
     'rounds': ROUNDS,
     'deployed': last['deployed'],
     'finetuned': last['finetuned'],
-    'clusters': found,
+    'clusters': result,
     'unseen': None,
     'clients_without_test_examples': 2,
     'notes': [],
@@ -132,9 +132,9 @@ def write_comparison(folder, seeds=(0, 1)):
   methods = {'fed_avg': (0, -0.1), 'fesem(2)': (2, 0.0), 'hypo_cluster(2)': (2, -0.05)}
   for label, (clusters, gain) in methods.items():
     for seed in seeds:
-      own = gain + (0.02 * seed if clusters else 0)
+      accuracy = gain + (0.02 * seed if clusters else 0)
       write_run(
         folder / label / f'seed{seed}', label.partition('(')[0], seed, clusters,
-        gain=own,
+        gain=accuracy,
       )  # fmt: skip
   return folder

@@ -86,10 +86,10 @@ def contents(split):
   return {str(n): split.client(i) for i, n in enumerate(split.info.names)}
 
 
-def assert_same(split, wanted):
+def assert_same(split, expected):
   got = contents(split)
-  assert sorted(got) == sorted(wanted)
-  for name, (x, y) in wanted.items():
+  assert sorted(got) == sorted(expected)
+  for name, (x, y) in expected.items():
     np.testing.assert_array_equal(got[name][0], x)
     np.testing.assert_array_equal(got[name][1], y)
 
@@ -157,13 +157,13 @@ def parts(pool):
   client = np.zeros(len(pool.y), int) if pool.client is None else pool.client
   names = [''] if pool.names is None else pool.names.tolist()
   test = np.zeros(len(pool.y), bool) if pool.test is None else pool.test
-  found = {}
+  result = {}
   for i, name in enumerate(names):
     for tested in (False, True):
       rows = (client == i) & (test == tested)
       if rows.any():
-        found[name, tested] = np.asarray(pool.x[rows]), pool.y[rows]
-  return found
+        result[name, tested] = np.asarray(pool.x[rows]), pool.y[rows]
+  return result
 
 
 def faces(folder, where='img_align_celeba'):

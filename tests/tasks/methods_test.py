@@ -84,10 +84,10 @@ def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
     guess = run.predict(x, client=name)
     if task == 'sequence':
       known = y >= 0
-      own = (guess == y)[known].mean() if known.any() else np.nan
+      error = (guess == y)[known].mean() if known.any() else np.nan
     else:
-      own = np.sqrt(np.square(guess - y).mean())
-    errors.append(own)
+      error = np.sqrt(np.square(guess - y).mean())
+    errors.append(error)
   np.testing.assert_allclose(columns[f'deployed_{primary}'], errors, rtol=1e-4)
   macro = summary['deployed'][f'macro_{primary}']
   assert macro == pytest.approx(np.nanmean(errors), rel=1e-4)
@@ -105,13 +105,13 @@ def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
 def test_targets_of_two_axes_are_split_by_client():
   data = sequences(0), sequences(1)
   algorithm = algorithms.build('fed_avg', local('sequence', devices=2))
-  found = [
+  result = [
     simulate(algorithm, *data, rounds=1, data_placement=placement).summary
     for placement in ('replicated', 'sharded')
   ]
-  assert found[1]['data_placement'] == 'sharded'
-  for name, value in found[0]['finetuned'].items():
-    assert found[1]['finetuned'][name] == pytest.approx(value, rel=1e-5)
+  assert result[1]['data_placement'] == 'sharded'
+  for name, value in result[0]['finetuned'].items():
+    assert result[1]['finetuned'][name] == pytest.approx(value, rel=1e-5)
 
 
 def test_a_model_for_another_task_is_refused():

@@ -40,12 +40,12 @@ def measured(logits, y, weights, labels):
 
 def counts_of(logits, y):
   """Sums of clients over two batches each, filled up by examples that are none."""
-  found = []
+  result = []
   for first, size in zip(np.cumsum([0, *SIZES]), SIZES, strict=False):
     rows = np.arange(first, first + 60) % len(y)  # Others follow the client's own.
     weights = np.float32(np.arange(60) < size)
-    found.append(measured(logits[rows], y[rows], weights, y.shape[1]))
-  return jax.tree.map(lambda *x: np.stack(x), *found)
+    result.append(measured(logits[rows], y[rows], weights, y.shape[1]))
+  return jax.tree.map(lambda *x: np.stack(x), *result)
 
 
 def expected(logits, y):
@@ -69,25 +69,29 @@ def test_figures_are_those_of_scikit_learn(labels):
   logits[:2] *= 1e6  # Beyond the largest that are told apart.
   counts = counts_of(logits, y)
   assert MULTILABEL.num_measured(counts).tolist() == SIZES
-  micro, own = MULTILABEL.micro(counts), MULTILABEL.by_client(counts)
+  micro, metrics = MULTILABEL.micro(counts), MULTILABEL.by_client(counts)
   if labels == 1:
     truth, guess = y[:40, 0], logits[:40, 0] > 0
-    assert own['exact_match'][0] == accuracy_score(truth, guess)
-    np.testing.assert_allclose(own['f1_micro'][0], f1_score(truth, guess), rtol=1e-6)
-    np.testing.assert_allclose(own['f1_macro'][0], f1_score(truth, guess), rtol=1e-6)
+    assert metrics['exact_match'][0] == accuracy_score(truth, guess)
+    np.testing.assert_allclose(
+      metrics['f1_micro'][0], f1_score(truth, guess), rtol=1e-6
+    )
+    np.testing.assert_allclose(
+      metrics['f1_macro'][0], f1_score(truth, guess), rtol=1e-6
+    )
   np.testing.assert_allclose(
     micro['auc'],
     np.mean([roc_auc_score(y[:, k], logits[:, k]) for k in range(labels)]),
     atol=2e-3,
   )
   if labels > 1:
-    wanted = expected(logits, y)
-    for name, value in wanted.items():
+    target = expected(logits, y)
+    for name, value in target.items():
       np.testing.assert_allclose(micro[name], value, rtol=1e-6, err_msg=name)
     for i, first in enumerate(np.cumsum([0, *SIZES[:-1]])):
       rows = slice(first, first + SIZES[i])
       for name, value in expected(logits[rows], y[rows]).items():
-        np.testing.assert_allclose(own[name][i], value, rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(metrics[name][i], value, rtol=1e-6, err_msg=name)
 
 
 def test_logits_that_are_too_close_together_for_auc_are_told_of(caplog):
@@ -101,20 +105,20 @@ def test_logits_that_are_too_close_together_for_auc_are_told_of(caplog):
 def test_clients_without_examples_or_with_one_class_have_no_auc():
   logits, y = outcome()
   y[:] = 1
-  own = MULTILABEL.by_client(counts_of(logits, y))
-  assert np.isnan(own['auc']).all()
-  assert np.isfinite(own['f1_macro']).all()
+  metrics = MULTILABEL.by_client(counts_of(logits, y))
+  assert np.isnan(metrics['auc']).all()
+  assert np.isfinite(metrics['f1_macro']).all()
   nothing = MULTILABEL.measure(logits[:2], y[:2], jnp.zeros(2), 3)
-  own = MULTILABEL.by_client(jax.tree.map(lambda x: np.asarray(x)[None], nothing))
-  assert all(np.isnan(x).all() for x in own.values())
+  metrics = MULTILABEL.by_client(jax.tree.map(lambda x: np.asarray(x)[None], nothing))
+  assert all(np.isnan(x).all() for x in metrics.values())
 
 
 def test_the_loss_is_the_mean_binary_cross_entropy():
   logits, y = outcome()
   p = expit(logits.astype(np.float64))
-  wanted = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean(axis=1)
-  found = multilabel.binary_cross_entropy(logits, y)
-  np.testing.assert_allclose(found, wanted, rtol=1e-5)
+  target = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean(axis=1)
+  result = multilabel.binary_cross_entropy(logits, y)
+  np.testing.assert_allclose(result, target, rtol=1e-5)
 
 
 def federation(seed=0, clients=4, labels=3):
@@ -140,13 +144,13 @@ def test_training_matches_a_float64_reference():
   ends, losses = [], []
   for i in range(4):
     x, y = (np.asarray(part, float) for part in train.client(i))
-    own = [w, b]
+    metrics = [w, b]
     for _ in range(2):
-      p = expit(x @ own[0] + own[1])
+      p = expit(x @ metrics[0] + metrics[1])
       losses.append(-(y * np.log(p) + (1 - y) * np.log(1 - p)).mean())
       error = (p - y) / y.size
-      own = [own[0] - 0.1 * x.T @ error, own[1] - 0.1 * error.sum(axis=0)]
-    ends.append(own)
+      metrics = [metrics[0] - 0.1 * x.T @ error, metrics[1] - 0.1 * error.sum(axis=0)]
+    ends.append(metrics)
   for j, name in enumerate(('kernel', 'bias')):
     want = np.mean([end[j] for end in ends], axis=0)
     np.testing.assert_allclose(
@@ -180,10 +184,10 @@ def test_runs_report_figures_and_predictions(method, options, tmp_path):
     p = run.predict(x, client=name, probabilities=True)
     np.testing.assert_array_equal(p > 0.5, guesses[-1])
   guesses, truths = np.concatenate(guesses), np.concatenate(truths)
-  wanted = accuracy_score(truths, guesses)
-  np.testing.assert_allclose(last['micro_exact_match'], wanted, rtol=1e-6)
-  wanted = f1_score(truths, guesses, average='micro')
-  np.testing.assert_allclose(last['micro_f1_micro'], wanted, rtol=1e-6)
+  target = accuracy_score(truths, guesses)
+  np.testing.assert_allclose(last['micro_exact_match'], target, rtol=1e-6)
+  target = f1_score(truths, guesses, average='micro')
+  np.testing.assert_allclose(last['micro_f1_micro'], target, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -36,30 +36,30 @@ def simulated(data, model, folder, method='fed_avg'):
 
 
 @pytest.fixture(scope='module')
-def own(tmp_path_factory):
+def trained_run(tmp_path_factory):
   data = regression(0), regression(1)
   model = fj.models.build('logistic', (4,), 1, task='regression')
   folder = tmp_path_factory.mktemp('own') / 'run'
   return data, *simulated(data, model._replace(loss=absolute_error), folder)
 
 
-def test_the_loss_of_a_regression_is_the_models_own(own):
-  (_, test), result, run = own
+def test_the_loss_of_a_regression_is_the_models_own(trained_run):
+  (_, test), result, run = trained_run
   errors = []
   for i, name in enumerate(test.info.names):
     x, y = test.client(i)
     guess = run.predict(x, client=name).astype(np.float64)
     errors.append(np.abs(guess - y).mean())
-  found = result.summary['deployed']
-  assert found['micro_loss'] == pytest.approx(np.average(errors, weights=SIZES), 1e-5)
-  assert found['macro_loss'] == pytest.approx(np.mean(errors), 1e-5)
+  actual = result.summary['deployed']
+  assert actual['micro_loss'] == pytest.approx(np.average(errors, weights=SIZES), 1e-5)
+  assert actual['macro_loss'] == pytest.approx(np.mean(errors), 1e-5)
   columns = result.clients
   np.testing.assert_allclose(columns['deployed_loss'], errors, rtol=1e-5)
-  assert result.summary['global_loss'] == found['micro_loss']
+  assert result.summary['global_loss'] == actual['micro_loss']
 
 
-def test_a_loss_of_its_own_ranks_models_of_a_regression(own):
-  summary, history = own[1].summary, own[1].history
+def test_a_loss_of_its_own_ranks_models_of_a_regression(trained_run):
+  summary, history = trained_run[1].summary, trained_run[1].history
   assert tasks.of(summary) is tasks.from_scores(summary['deployed']) is tasks.OWN_LOSS
   assert tasks.of(summary).primary.label == 'loss'
   # The one has the least loss, the other one the least squared error.
@@ -70,8 +70,8 @@ def test_a_loss_of_its_own_ranks_models_of_a_regression(own):
   choice = tuning.choose(points, outcomes, tuning.Search({}, [0]))
   assert choice.values == {'learning_rate': 0.1}
   of_worse = {k: history[-1][k] | worse for k in ('deployed', 'finetuned')}
-  found = curves.reports([*history, history[-1] | of_worse], tasks.OWN_LOSS)
-  assert found['best']['deployed']['micro_loss'] < 9
+  result = curves.reports([*history, history[-1] | of_worse], tasks.OWN_LOSS)
+  assert result['best']['deployed']['micro_loss'] < 9
 
 
 def cross_entropy_of(run, test):
@@ -91,8 +91,8 @@ def test_other_tasks_are_ranked_as_before_and_have_the_loss_as_well(method, tmp_
   model = helpers.local().model
   twice = model._replace(loss=lambda z, y: 2 * model.loss(z, y))
   result, run = simulated(data, twice, tmp_path / 'run', method)
-  found = result.summary['deployed']
-  assert found['micro_loss'] == pytest.approx(2 * cross_entropy_of(run, data[1]), 1e-5)
+  actual = result.summary['deployed']
+  assert actual['micro_loss'] == pytest.approx(2 * cross_entropy_of(run, data[1]), 1e-5)
   assert tasks.of(result.summary) is tasks.CLASSIFICATION
   shown = [name for name in tables.score_columns(result.frames.runs) if 'loss' in name]
   assert not shown

@@ -176,9 +176,9 @@ def test_every_product_of_a_round_says_its_precision(row):
   data, full = DATA[row[1]](FULL), row[0] in ALL_CLIENTS
   cohort = random_federations.cohort_of(range(CLIENTS), full)
   state = jax.device_get(made.init(key, data))
-  found = product_precisions(made.step.trace(state, data, cohort, key).jaxpr.jaxpr)
-  assert found
-  assert set(found) == {(Precision.HIGHEST, Precision.HIGHEST)}
+  result = product_precisions(made.step.trace(state, data, cohort, key).jaxpr.jaxpr)
+  assert result
+  assert set(result) == {(Precision.HIGHEST, Precision.HIGHEST)}
 
 
 @pytest.mark.parametrize(

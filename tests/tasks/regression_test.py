@@ -42,23 +42,25 @@ def drawn(seed, shift=0.0, sizes=(2, 5, 40, 300), targets=1):
 def test_figures_match_scikit_learn(targets, parts):
   truths, guesses = drawn(0, targets=targets)
   totals = totals_of(truths, guesses, parts)
-  own = evaluate.client_figures(totals, REGRESSION)
+  metrics = evaluate.client_figures(totals, REGRESSION)
   for i, (y, guess) in enumerate(zip(truths, guesses, strict=True)):
     mean_square = np.square(y.astype(np.float64) - guess).mean()
-    np.testing.assert_allclose(own['loss'][i], mean_square, rtol=1e-5)
-    np.testing.assert_allclose(own['rmse'][i], np.sqrt(mean_square), rtol=1e-5)
-    np.testing.assert_allclose(own['r2'][i], r2_score(y, guess), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(metrics['loss'][i], mean_square, rtol=1e-5)
+    np.testing.assert_allclose(metrics['rmse'][i], np.sqrt(mean_square), rtol=1e-5)
+    np.testing.assert_allclose(
+      metrics['r2'][i], r2_score(y, guess), rtol=1e-4, atol=1e-5
+    )
   if targets == 1:
-    wanted = root_mean_squared_error(truths[2], guesses[2])
-    np.testing.assert_allclose(own['rmse'][2], wanted, rtol=1e-5)
+    expected = root_mean_squared_error(truths[2], guesses[2])
+    np.testing.assert_allclose(metrics['rmse'][2], expected, rtol=1e-5)
   # Over all examples together, not a mean of the clients' figures.
   y, guess = np.concatenate(truths), np.concatenate(guesses)
-  found = evaluate.scores(totals, REGRESSION)
-  assert list(found) == list(REGRESSION.columns)
-  np.testing.assert_allclose(found['micro_r2'], r2_score(y, guess), rtol=1e-4)
-  wanted = np.sqrt(mean_squared_error(y, guess))
-  np.testing.assert_allclose(found['micro_rmse'], wanted, rtol=1e-5)
-  np.testing.assert_allclose(found['macro_rmse'], own['rmse'].mean(), rtol=1e-12)
+  result = evaluate.scores(totals, REGRESSION)
+  assert list(result) == list(REGRESSION.columns)
+  np.testing.assert_allclose(result['micro_r2'], r2_score(y, guess), rtol=1e-4)
+  expected = np.sqrt(mean_squared_error(y, guess))
+  np.testing.assert_allclose(result['micro_rmse'], expected, rtol=1e-5)
+  np.testing.assert_allclose(result['macro_rmse'], metrics['rmse'].mean(), rtol=1e-12)
 
 
 def test_examples_of_weight_0_do_not_count():
@@ -67,30 +69,30 @@ def test_examples_of_weight_0_do_not_count():
   outputs[[1, 4]] = np.nan  # What is computed of padding may be anything.
   y[1] = np.inf
   kept = [0, 2, 3]
-  found = REGRESSION.measure(outputs, y, np.array([1, 0, 1, 1, 0], np.float32), 2)
+  result = REGRESSION.measure(outputs, y, np.array([1, 0, 1, 1, 0], np.float32), 2)
   y, outputs = (x[kept].astype(np.float64) for x in (y, outputs))
-  np.testing.assert_allclose(found.count, 3)
-  np.testing.assert_allclose(found.squared, np.square(outputs - y).sum(axis=0), 1e-5)
-  np.testing.assert_allclose(found.mean, y.mean(axis=0), rtol=1e-5)
-  np.testing.assert_allclose(found.scatter, 3 * y.var(axis=0), rtol=1e-5)
+  np.testing.assert_allclose(result.count, 3)
+  np.testing.assert_allclose(result.squared, np.square(outputs - y).sum(axis=0), 1e-5)
+  np.testing.assert_allclose(result.mean, y.mean(axis=0), rtol=1e-5)
+  np.testing.assert_allclose(result.scatter, 3 * y.var(axis=0), rtol=1e-5)
 
 
 def test_targets_about_a_large_mean_keep_their_spread():
   truths, guesses = drawn(1, shift=1e4)
-  found = evaluate.client_figures(totals_of(truths, guesses, 4), REGRESSION)
-  wanted = [r2_score(y, g) for y, g in zip(truths, guesses, strict=True)]
-  np.testing.assert_allclose(found['r2'], wanted, rtol=1e-2, atol=1e-3)
+  result = evaluate.client_figures(totals_of(truths, guesses, 4), REGRESSION)
+  expected = [r2_score(y, g) for y, g in zip(truths, guesses, strict=True)]
+  np.testing.assert_allclose(result['r2'], expected, rtol=1e-2, atol=1e-3)
 
 
 def test_equal_targets_and_clients_without_examples():
   same = np.full((4, 1), 3.0, np.float32)
   none = np.zeros((0, 1), np.float32)
   totals = totals_of([same, same, none], [same, same + 1, none])
-  found = evaluate.client_figures(totals, REGRESSION)
-  np.testing.assert_array_equal(found['r2'], [1.0, 0.0, np.nan])
+  result = evaluate.client_figures(totals, REGRESSION)
+  np.testing.assert_array_equal(result['r2'], [1.0, 0.0, np.nan])
   assert r2_score(same, same) == 1.0
   assert r2_score(same, same + 1) == 0.0
-  np.testing.assert_array_equal(found['rmse'], [0.0, 1.0, np.nan])
+  np.testing.assert_array_equal(result['rmse'], [0.0, 1.0, np.nan])
   assert evaluate.scores(totals, REGRESSION)['macro_rmse'] == 0.5
   empty = evaluate.scores(totals_of([none], [none]), REGRESSION)
   assert np.isnan(list(empty.values())).all()
@@ -98,8 +100,8 @@ def test_equal_targets_and_clients_without_examples():
 
 def test_predictions_that_are_not_numbers_are_no_perfect_ones():
   y = np.full((3, 1), 1.0, np.float32)
-  found = evaluate.scores(totals_of([y], [y * np.nan]), REGRESSION)
-  assert np.isnan(list(found.values())).all()
+  result = evaluate.scores(totals_of([y], [y * np.nan]), REGRESSION)
+  assert np.isnan(list(result.values())).all()
 
 
 @pytest.mark.parametrize('y', [[[[1.0]]], [1.0, np.inf], [1e300], ['a'], [[], []]])
@@ -110,9 +112,9 @@ def test_targets_that_do_not_fit_are_refused(y):
 
 def test_a_single_example_has_an_r2_of_1_or_0_and_counts_like_any_other():
   one, two = np.full((1, 1), 2.0, np.float32), np.array([[0.0], [4.0]], np.float32)
-  own = evaluate.client_figures(totals_of([one, one], [one, one + 1]), REGRESSION)
-  assert own['r2'].tolist() == [1, 0]
+  metrics = evaluate.client_figures(totals_of([one, one], [one, one + 1]), REGRESSION)
+  assert metrics['r2'].tolist() == [1, 0]
   # Errors of 0, 0 and 3, of targets that scatter by 8 about their mean.
-  found = REGRESSION.micro(totals_of([two, one], [two, one + 3]).sums)
-  np.testing.assert_allclose(found['loss'], 3)
-  np.testing.assert_allclose(found['r2'], 1 - 9 / 8)
+  result = REGRESSION.micro(totals_of([two, one], [two, one + 3]).sums)
+  np.testing.assert_allclose(result['loss'], 3)
+  np.testing.assert_allclose(result['r2'], 1 - 9 / 8)

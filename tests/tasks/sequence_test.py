@@ -26,13 +26,13 @@ def drawn(seed, count, length=6, tokens=5):
 def test_the_loss_is_the_mean_over_the_tokens_of_a_sequence():
   logits, y = drawn(0, 7)
   y[3] = -1
-  wanted = [
+  expected = [
     np.mean([-log_softmax(row)[t] for row, t in zip(*each, strict=True) if t >= 0])
     if (each[1] >= 0).any()
     else 0.0
     for each in zip(logits.astype(np.float64), y, strict=True)
   ]
-  np.testing.assert_allclose(token_cross_entropy(logits, y), wanted, rtol=1e-5)
+  np.testing.assert_allclose(token_cross_entropy(logits, y), expected, rtol=1e-5)
   assert np.isfinite(jax.grad(lambda z: token_cross_entropy(z, y).sum())(logits)).all()
 
 
@@ -44,23 +44,23 @@ def test_figures_match_scikit_learn_over_the_tokens():
   sums = jax.tree.map(lambda *rows: np.stack(rows), *each)
   sizes = np.array([len(y) for _, y in clients])
   totals = evaluate.Totals(sizes, sums, {}, np.zeros(3))
-  own = evaluate.client_figures(totals, SEQUENCE)
+  metrics = evaluate.client_figures(totals, SEQUENCE)
   flat = []
   for i, (logits, y) in enumerate(clients):
     kept = y >= 0
     flat.append((logits[kept], y[kept]))
     truth, guess = y[kept], logits[kept].argmax(axis=1)
-    np.testing.assert_allclose(own['accuracy'][i], accuracy_score(truth, guess))
+    np.testing.assert_allclose(metrics['accuracy'][i], accuracy_score(truth, guess))
     chance = np.exp(log_softmax(logits[kept].astype(np.float64), axis=1))
-    wanted = np.exp(log_loss(truth, chance, labels=range(5)))
-    np.testing.assert_allclose(own['perplexity'][i], wanted, rtol=1e-5)
+    expected = np.exp(log_loss(truth, chance, labels=range(5)))
+    np.testing.assert_allclose(metrics['perplexity'][i], expected, rtol=1e-5)
   logits, truth = map(np.concatenate, zip(*flat, strict=True))
-  found = evaluate.scores(totals, SEQUENCE)
+  result = evaluate.scores(totals, SEQUENCE)
   accuracy = accuracy_score(truth, logits.argmax(axis=1))
-  np.testing.assert_allclose(found['micro_accuracy'], accuracy)
+  np.testing.assert_allclose(result['micro_accuracy'], accuracy)
   chance = np.exp(log_softmax(logits.astype(np.float64), axis=1))
-  wanted = np.exp(log_loss(truth, chance, labels=range(5)))
-  np.testing.assert_allclose(found['micro_perplexity'], wanted, rtol=1e-5)
+  expected = np.exp(log_loss(truth, chance, labels=range(5)))
+  np.testing.assert_allclose(result['micro_perplexity'], expected, rtol=1e-5)
 
 
 def test_targets_must_be_at_every_position():
@@ -92,19 +92,19 @@ def test_tokens_of_all_clients_count_alike():
     np.array([1, 0, 1]), np.array([1, 0, 3]), np.log([4.0, 1.0, 8.0])
   )
   assert SEQUENCE.num_measured(counts).tolist() == [1, 0, 3]
-  own, micro = SEQUENCE.by_client(counts), SEQUENCE.micro(counts)
-  np.testing.assert_allclose(own['accuracy'], [1, np.nan, 1 / 3])
-  np.testing.assert_allclose(own['perplexity'], [4, np.nan, 2])
+  metrics, micro = SEQUENCE.by_client(counts), SEQUENCE.micro(counts)
+  np.testing.assert_allclose(metrics['accuracy'], [1, np.nan, 1 / 3])
+  np.testing.assert_allclose(metrics['perplexity'], [4, np.nan, 2])
   np.testing.assert_allclose(micro['accuracy'], 2 / 4)
   np.testing.assert_allclose(micro['perplexity'], 32**0.25)
   # The client without a token takes no part in any mean, and has no figure.
   totals = evaluate.Totals(
     np.array([1, 1, 1]), counts, {'own': np.array([2.0, 0, 4])}, np.log([4.0, 1.0, 2.0])
   )
-  found = evaluate.scores(totals, SEQUENCE)
+  result = evaluate.scores(totals, SEQUENCE)
   for kind in ('micro', 'macro'):
-    np.testing.assert_allclose(found[f'{kind}_loss'], np.log(8) / 2)
-    np.testing.assert_allclose(found[f'{kind}_own'], 3)
+    np.testing.assert_allclose(result[f'{kind}_loss'], np.log(8) / 2)
+    np.testing.assert_allclose(result[f'{kind}_own'], 3)
   np.testing.assert_allclose(
     evaluate.client_figures(totals, SEQUENCE)['own'], [2, np.nan, 4]
   )

@@ -31,15 +31,15 @@ def test_accuracies_are_shown_in_percent_and_errors_as_they_are():
 def test_a_better_figure_is_larger_if_accuracy_and_smaller_if_error():
   assert (ACCURACY.better(0.75), RMSE.better(0.75)) == (0.75, -0.75)
   assert ACCURACY.better(math.nan) == RMSE.better(math.nan) == -math.inf
-  wanted = {
+  expected = {
     'accuracy': True, 'f1': True, 'rmse': False, 'r2': True, 'loss': False,
     'perplexity': False, 'exact_match': True, 'f1_micro': True, 'f1_macro': True,
     'auc': True,
   }  # fmt: skip
   for task in tasks.TASKS.values():
     for figure in task.figures:
-      assert figure.higher_is_better == wanted[figure.name]
-      assert figure.percent == (wanted[figure.name] and figure.name != 'r2')
+      assert figure.higher_is_better == expected[figure.name]
+      assert figure.percent == (expected[figure.name] and figure.name != 'r2')
 
 
 def test_the_task_of_a_record_is_named_in_it_or_known_by_its_figures():
@@ -55,10 +55,10 @@ def test_the_task_of_a_record_is_named_in_it_or_known_by_its_figures():
 
 def test_predictions_are_the_likeliest_classes_or_the_outputs_themselves():
   logits = np.array([[0.0, 3.0, 1.0, 3.0], [2.0, -1.0, 1.0, 0.0]])
-  found = CLASSIFICATION.predict(logits)
-  assert (found.tolist(), found.dtype) == ([1, 0], np.int32)
-  found = SEQUENCE.predict(logits[None])
-  assert (found.tolist(), found.dtype) == ([[1, 0]], np.int32)
+  result = CLASSIFICATION.predict(logits)
+  assert (result.tolist(), result.dtype) == ([1, 0], np.int32)
+  result = SEQUENCE.predict(logits[None])
+  assert (result.tolist(), result.dtype) == ([[1, 0]], np.int32)
   assert REGRESSION.predict(logits) is logits
 
 
@@ -72,7 +72,7 @@ def test_a_mixture_has_the_weighted_mean_of_the_probabilities(task, shown, of_on
   shape, shares = (3, 5, 4) if task is SEQUENCE else (5, 3), np.array([0.3, 0.7])
   outputs = np.random.default_rng(1).normal(size=(2, *shape)).astype(np.float32)
   mixed = task.mix(outputs, jnp.log(jnp.asarray(shares)))
-  wanted = np.tensordot(shares, of_one(outputs.astype(np.float64)), axes=1)
+  expected = np.tensordot(shares, of_one(outputs.astype(np.float64)), axes=1)
   assert mixed.shape == shape
   atol = 1e-6 if task is REGRESSION else 0.0
-  np.testing.assert_allclose(shown(mixed), wanted, rtol=1e-5, atol=atol)
+  np.testing.assert_allclose(shown(mixed), expected, rtol=1e-5, atol=atol)

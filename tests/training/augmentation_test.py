@@ -36,8 +36,8 @@ def spelled_out(made, key, batch):
   out = []
   for slot, image in enumerate(batch):
     keys = jax.random.split(jax.random.fold_in(key, slot), len(made.changes))
-    for own, change in zip(keys, made.changes, strict=True):
-      image = by_numpy(change, image, np.asarray(change.draw(own, image.shape)))
+    for change_key, change in zip(keys, made.changes, strict=True):
+      image = by_numpy(change, image, np.asarray(change.draw(change_key, image.shape)))
     out.append(image)
   return np.stack(out)
 

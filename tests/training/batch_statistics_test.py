@@ -82,7 +82,7 @@ def test_fesem_compares_weights_alone_and_averages_statistics_too():
       [np.argmin([batch_norm.distance(w, c) for c in centers]) for w in each]
     )
     for k in range(2):
-      members = [w for w, own in zip(each, assignment, strict=True) if own == k]
+      members = [w for w, cluster in zip(each, assignment, strict=True) if cluster == k]
       centers[k] = batch_norm.mean(members) if members else centers[k]
   state, _ = run(algorithm, data)
   np.testing.assert_array_equal(state.assignment, assignment)

@@ -115,11 +115,11 @@ def test_clients_choose_the_first_of_the_models_of_least_loss():
   assert set(expected) == {0, 2}
   result = least_loss(local, models, data, cohort)
   assert (result.tolist(), result.dtype) == (expected, np.int32)
-  own, some = jnp.array([3, 3, 1, 1]), jnp.array([True, False, True, False])
-  result = start_by_loss(local, models, own, some, data, cohort)
+  choice, some = jnp.array([3, 3, 1, 1]), jnp.array([True, False, True, False])
+  result = start_by_loss(local, models, choice, some, data, cohort)
   assert result.tolist() == [expected[0], 3, expected[2], 1]
-  none = start_by_loss(local, models, own, ~some & some, data, cohort)
-  assert none.tolist() == own.tolist()
+  none = start_by_loss(local, models, choice, ~some & some, data, cohort)
+  assert none.tolist() == choice.tolist()
 
 
 @pytest.mark.parametrize('chunk', [1, 3])

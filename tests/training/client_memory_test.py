@@ -27,7 +27,7 @@ def test_statistics_that_clients_keep_match_float64_reference():
   algorithm = with_client_memory(algorithms.build('fed_avg', local))
   state = jax.jit(algorithm.init)(jax.random.key(0), data)
   model = batch_norm.from_params(state.method.params, 0)
-  own = [model['norm']] * 4
+  running = [model['norm']] * 4
   step, first = jax.jit(algorithm.step), model['norm']
   cohorts = [[0, 1, 2, 3], [0, 2], [1, 2]]
   for r, ids in enumerate(cohorts):
@@ -36,18 +36,18 @@ def test_statistics_that_clients_keep_match_float64_reference():
     state, _ = step(jax.device_get(state), data, cohort, key)
     each = []
     for i in ids:
-      statistics = {name: own[i][name] for name in batch_norm.STATISTICS}
+      statistics = {name: running[i][name] for name in batch_norm.STATISTICS}
       start = model | {'norm': model['norm'] | statistics}
       batches = helpers.batches(data, local.schedule, i, key)
       each.append(batch_norm.local_sgd(start, batches, 0.1))
-      own[i] = each[-1]['norm']
+      running[i] = each[-1]['norm']
     model = batch_norm.mean(each, [SIZES[i] for i in ids])
   used = algorithm.deployed(state, data).params(4)
   for name in ('scale', 'bias'):
     assert_close(used['norm'][name][0], model['norm'][name], rtol=1e-3)
   assert_close(used['dense']['kernel'][3], model['dense']['kernel'], rtol=1e-3)
   for name in batch_norm.STATISTICS:
-    want = np.stack([each[name] for each in own])
+    want = np.stack([each[name] for each in running])
     assert_close(used['norm'][name], want, rtol=1e-3)
     # The server never gets any.
     assert_close(state.method.params['norm'][name][0], first[name])

@@ -118,8 +118,8 @@ def test_the_mean_of_single_clients_in_full_batches_matches_reference():
     for i in np.flatnonzero(arrived)
   ]
   want = np.average(list(map(reference.flat, models)), axis=0, weights=sizes[arrived])
-  found = reference.flat(reference.from_params(after.params, 0))
-  np.testing.assert_allclose(found, want, rtol=2e-4, atol=2e-6)
+  result = reference.flat(reference.from_params(after.params, 0))
+  np.testing.assert_allclose(result, want, rtol=2e-4, atol=2e-6)
 
 
 def train_with(schedule, chunk, devices):
@@ -195,11 +195,11 @@ def test_an_infinite_loss_of_one_class_leaves_the_gradients_of_the_others():
     product = dense_layers.dot_general(x, kernel, (((1,), (0,)), ((), ())))
     return (product * slopes).sum()
 
-  found, others = gradient(kernel), np.arange(10) != 3
+  result, others = gradient(kernel), np.arange(10) != 3
   np.testing.assert_allclose(
-    found[:, others], np.broadcast_to(x.sum(axis=0)[:, None], (9, 9)), rtol=1e-5
+    result[:, others], np.broadcast_to(x.sum(axis=0)[:, None], (9, 9)), rtol=1e-5
   )
-  assert not np.isfinite(found[:, 3]).any()
+  assert not np.isfinite(result[:, 3]).any()
 
 
 @pytest.mark.parametrize(

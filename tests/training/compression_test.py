@@ -65,9 +65,9 @@ def test_random_changes_are_drawn_anew_and_right_on_average():
     )
   )(keys)
   mean = np.concatenate([np.asarray(x).mean(axis=0).ravel() for x in many.values()])
-  own = vector(CHANGE)  # Of P / k times a change, one time in P / k.
-  bound = 5 * np.abs(own) * np.sqrt((P / 152 - 1) / len(keys)) + 1e-6
-  assert (np.abs(mean - own) <= bound).all()
+  change_values = vector(CHANGE)  # Of P / k times a change, one time in P / k.
+  bound = 5 * np.abs(change_values) * np.sqrt((P / 152 - 1) / len(keys)) + 1e-6
+  assert (np.abs(mean - change_values) <= bound).all()
 
 
 @pytest.mark.parametrize('bits', [2, 4, 8, 16])

@@ -132,12 +132,12 @@ def test_linen_modules_are_told_when_they_train(module):
   model = models.from_flax(module, helpers.SHAPE)
   params = model.init(jax.random.key(0))
   x = np.random.default_rng(0).normal(size=(5, *helpers.SHAPE)).astype(np.float32)
-  told = {'deterministic': True}
-  told |= {'train': False} if isinstance(module, Told) else {}
-  want = module.apply({'params': params}, x, **told)
+  mode = {'deterministic': True}
+  mode |= {'train': False} if isinstance(module, Told) else {}
+  want = module.apply({'params': params}, x, **mode)
   np.testing.assert_array_equal(model.apply(params, x), want)
-  told = {name: not value for name, value in told.items()}
-  want = module.apply({'params': params}, x, **told, rngs={'dropout': KEY})
+  mode = {name: not value for name, value in mode.items()}
+  want = module.apply({'params': params}, x, **mode, rngs={'dropout': KEY})
   np.testing.assert_array_equal(model.apply_train(params, x, KEY), want)
   assert (model.apply_train(params, x, jax.random.key(4)) != want).any()
 

@@ -36,20 +36,20 @@ def train(local, data, starts, **options):
   return run(data)
 
 
-def trained_by(one, local, starts, data, **given):
+def trained_by(one, local, starts, data, **options):
   """What a compiled round of a function of one client returns."""
 
   @jax.jit
-  def run(starts, data, given):
+  def run(starts, data, options):
     everyone = helpers.everyone(data)
-    return for_each_client(one, local, starts, data, everyone, KEY, **given)
+    return for_each_client(one, local, starts, data, everyone, KEY, **options)
 
-  return run(starts, data, given)
+  return run(starts, data, options)
 
 
 def test_transformations_of_gradients_come_before_the_optimizer_in_their_order():
   data, local = helpers.federation(SIZES), helpers.local(epochs=2, chunk=3)
-  start, own = models(local, 1), models(local, 4, seed=7)
+  start, personal = models(local, 1), models(local, 4, seed=7)
 
   def fading(correction):
     def update(grads, step, params):
@@ -64,10 +64,10 @@ def test_transformations_of_gradients_come_before_the_optimizer_in_their_order()
     model = local_sgd(client, fading(client.inputs), optax.scale(2.0))
     return model, model.params, None
 
-  trained = trained_by(one, local, ClientModels(start), data, inputs=own)
+  trained = trained_by(one, local, ClientModels(start), data, inputs=personal)
 
   def want(i, step, w, gradient):
-    mine = reference.flat(reference.from_params(own, i))
+    mine = reference.flat(reference.from_params(personal, i))
     return 2 * (gradient + mine / (1 + step) + 0.1 * w)
 
   for i in range(len(SIZES)):
@@ -186,6 +186,6 @@ def test_two_trainings_of_a_client_draw_different_noise():
 def test_a_client_fails_with_either_of_its_trainings():
   """As those of Ditto, FedRep and FedALA, of which it sends one."""
   sound, failed = (LocalModel(None, 0.0, finite, 2) for finite in (True, False))
-  found = [a.after(b) for a, b in ((sound, sound), (sound, failed), (failed, sound))]
-  assert [both.finite for both in found] == [True, False, False]
-  assert [both.steps for both in found] == [4, 4, 4]
+  result = [a.after(b) for a, b in ((sound, sound), (sound, failed), (failed, sound))]
+  assert [both.finite for both in result] == [True, False, False]
+  assert [both.steps for both in result] == [4, 4, 4]

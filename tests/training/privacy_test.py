@@ -48,8 +48,8 @@ def clipped(changes, clip):
 def test_noise_of_clients_has_the_moments_of_a_normal_distribution():
   data = data_of([2] * 400)
   start, plain = sent(local_of(), data)
-  _, found = sent(local_of('client', 0.1, 1.5), data)
-  noise = (found - start - clipped(plain - start, 0.1)) / 0.15
+  _, result = sent(local_of('client', 0.1, 1.5), data)
+  noise = (result - start - clipped(plain - start, 0.1)) / 0.15
   count = noise.size  # Bounds of four standard errors.
   assert abs(noise.mean()) < 4 / np.sqrt(count)
   assert abs(noise.var() - 1) < 4 * np.sqrt(2 / count)
@@ -57,7 +57,7 @@ def test_noise_of_clients_has_the_moments_of_a_normal_distribution():
   between = np.corrcoef(noise[::2].ravel(), noise[1::2].ravel())[0, 1]
   assert abs(between) < 4 / np.sqrt(count / 2)
   _, again = sent(local_of('client', 0.1, 1.5), data, jax.random.key(4))
-  assert np.abs(again - found).min() > 0  # Another round, other noise.
+  assert np.abs(again - result).min() > 0  # Another round, other noise.
 
 
 def test_noise_depends_on_the_client_and_the_round_alone():
@@ -93,13 +93,13 @@ def test_the_server_adds_noise_to_the_sum_of_clipped_changes():
 
 def test_the_noise_of_the_server_depends_on_the_round_alone():
   data, layout = data_of(), {'chunk': 3, 'devices': 2}
-  found = [
+  result = [
     matrix(one_round(
       algorithms.build('fed_avg', local_of('server', 0.1, 1.0, **more),
                        weighting='uniform'), data)[1].params)
     for more in ({}, layout)
   ]  # fmt: skip
-  assert_close(*found)
+  assert_close(*result)
 
 
 def test_each_center_gets_noise_of_its_own_but_not_one_without_clients():
@@ -109,8 +109,8 @@ def test_each_center_gets_noise_of_its_own_but_not_one_without_clients():
   with sums.clipped(2.0):
     total = sums.cluster_sums(stack, cluster, ones, origins)
   rows = clipped(np.asarray(stack['w'], np.float64), 2.0)
-  wanted = np.stack([rows[:4].sum(axis=0), rows[4:].sum(axis=0), np.zeros(4000)])
-  assert_close(total.params['w'], wanted)
+  expected = np.stack([rows[:4].sum(axis=0), rows[4:].sum(axis=0), np.zeros(4000)])
+  assert_close(total.params['w'], expected)
   np.testing.assert_array_equal(total.weight, [4, 2, 0])
   privacy = differential_privacy(2.0, 0.5, delta=0).privacy
   noise = noised(privacy, KEY, (total,))[0].params['w'] - total.params['w']
@@ -125,17 +125,17 @@ def test_centers_of_fesem_are_means_of_changes_that_are_clipped(client_state):
   options = {'num_clusters': 2, 'prox_lambda': 0.0, 'client_state': client_state}
   made = algorithms.build('fesem', local_of('server', clip), **options)
   state, new, _ = one_round(made, data)
-  old, own = matrix(state.centers), np.asarray(new.assignment)
+  old, assignment = matrix(state.centers), np.asarray(new.assignment)
   local = local_of()
   starts = ClientModels(state.centers, state.assignment)
   models = matrix(train_cohort(
     local, starts, data, helpers.everyone(data), KEY
   ).params)  # fmt: skip
-  found = matrix(new.centers)
+  result = matrix(new.centers)
   for k in range(2):
-    apart = clipped(models[own == k] - old[k], clip)
-    wanted = old[k] + (apart.mean(axis=0) if len(apart) else 0)
-    assert_close(found[k], wanted, atol=1e-6)
+    apart = clipped(models[assignment == k] - old[k], clip)
+    expected = old[k] + (apart.mean(axis=0) if len(apart) else 0)
+    assert_close(result[k], expected, atol=1e-6)
 
 
 def test_the_first_centers_of_fesem_have_noise_too():
@@ -159,9 +159,9 @@ def test_a_hook_of_ones_own_gets_key_start_and_model():
     return jax.tree.map(lambda s, w: s + (w - s) / 2, start, trained)
 
   start, plain = sent(local_of(), data)
-  _, found = sent(local_of()._replace(sends=Sends(half)), data)
-  assert_close(found - start, (plain - start) / 2, atol=1e-6)
+  _, result = sent(local_of()._replace(sends=Sends(half)), data)
+  assert_close(result - start, (plain - start) / 2, atol=1e-6)
   # First half of the change, then clipped: noise comes first of what is chained.
   private = differential_privacy(1e-3, 0.0, where='client', delta=0)
-  _, found = sent(local_of()._replace(sends=chained(private, Sends(half))), data)
-  assert_close(found - start, clipped(plain - start, 1e-3) / 2, atol=1e-7)
+  _, result = sent(local_of()._replace(sends=chained(private, Sends(half))), data)
+  assert_close(result - start, clipped(plain - start, 1e-3) / 2, atol=1e-7)

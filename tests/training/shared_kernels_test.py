@@ -46,7 +46,7 @@ def on_gpu(devices=1):
 def test_on_accelerators_as_many_clients_as_fit_into_memory(monkeypatch):
   each = 8 * 12 * (6 + 5) + 24 * (5 + 15 + 3)  # Rows, then all other weights.
   weights = centers(1)
-  for free, clients, devices, wanted in (
+  for free, clients, devices, expected in (
     (5 * each, 20, 1, 5),
     (5 * each - 1, 20, 1, 4),
     (5 * each, 3, 1, 3),
@@ -55,14 +55,14 @@ def test_on_accelerators_as_many_clients_as_fit_into_memory(monkeypatch):
   ):
     monkeypatch.setattr(sharding, 'memory_for_clients', lambda d, free=free: free)
     local = on_gpu(devices)
-    found = shared_kernels.side_by_side(local, (KERNEL,), weights, clients)
-    assert found == wanted
+    result = shared_kernels.side_by_side(local, (KERNEL,), weights, clients)
+    assert result == expected
   # Patches of convolutions, too.
   conv = {'dense0': {'kernel': np.zeros((1, 6, 5))}, 'conv': np.zeros((1, 3, 3, 1, 2))}
   with_patches = 8 * 12 * 11 + 24 * 18 + 120 * 2**20
-  for free, wanted in ((2 * with_patches, 2), (2 * with_patches - 1, 1)):
+  for free, expected in ((2 * with_patches, 2), (2 * with_patches - 1, 1)):
     monkeypatch.setattr(sharding, 'memory_for_clients', lambda d, free=free: free)
-    assert shared_kernels.side_by_side(on_gpu(), (KERNEL,), conv, 20) == wanted
+    assert shared_kernels.side_by_side(on_gpu(), (KERNEL,), conv, 20) == expected
 
 
 def chosen(num_centers, clients, mode='auto', devices=1, **changes):
@@ -98,5 +98,5 @@ def test_models_that_no_kernel_can_be_taken_of_keep_theirs():
   for name, value in (('apply_with', None), ('apply_train', local.model.apply)):
     other = local._replace(model=local.model._replace(**{name: value}))
     assert not shared_kernels.kernels(other, start, data)
-  own = ClientModels(personal=tree.repeat(tree.unstack(centers(1), 0), 6))
-  assert not shared_kernels.kernels(local, own, data)
+  personal = ClientModels(personal=tree.repeat(tree.unstack(centers(1), 0), 6))
+  assert not shared_kernels.kernels(local, personal, data)

@@ -191,8 +191,8 @@ class Doubled(nn.Module):
 
   @nn.compact
   def __call__(self, x):
-    def twice(own, args, kwargs, context):
-      return 2 * own(*args, **kwargs)
+    def twice(call, args, kwargs, context):
+      return 2 * call(*args, **kwargs)
 
     with nn.intercept_methods(twice):
       x = nn.Dense(5)(x)

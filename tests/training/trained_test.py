@@ -24,9 +24,9 @@ def test_clients_count_by_their_examples_or_alike():
   assert TRAINED.took_part().tolist() == [True, False, False, False, True]
   assert TRAINED.weights('by_examples').tolist() == [3, 0, 0, 0, 1]
   assert TRAINED.weights('uniform').tolist() == [1, 0, 0, 0, 1]
-  given = TRAINED._replace(data_weights=jnp.array([0.5, 1.0, 1.0, 0.0, 2.0]))
-  assert given.weights('by_weight').tolist() == [0.5, 0, 0, 0, 2.0]
-  assert {given.weights(w).dtype for w in WEIGHTINGS} == {np.dtype(np.float32)}
+  weighted = TRAINED._replace(data_weights=jnp.array([0.5, 1.0, 1.0, 0.0, 2.0]))
+  assert weighted.weights('by_weight').tolist() == [0.5, 0, 0, 0, 2.0]
+  assert {weighted.weights(w).dtype for w in WEIGHTINGS} == {np.dtype(np.float32)}
   with pytest.raises(UserError, match='weighting'):
     TRAINED.weights('by_weight')
   with pytest.raises(UserError, match='weighting'):

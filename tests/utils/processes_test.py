@@ -62,36 +62,36 @@ class Workers:
       return json.loads(pathlib.Path(f'{path}.json').read_text()), dict(arrays)
 
 
-def assert_close(found, expected, path=''):
+def assert_close(result, expected, path=''):
   """Compares nested records, numbers up to the rounding of sums over devices."""
   if isinstance(expected, dict):
-    assert found.keys() == expected.keys(), path
+    assert result.keys() == expected.keys(), path
     for name in expected.keys() - {'seconds'}:
-      assert_close(found[name], expected[name], f'{path}/{name}')
+      assert_close(result[name], expected[name], f'{path}/{name}')
   elif isinstance(expected, list):
-    assert len(found) == len(expected), path
-    for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+    assert len(result) == len(expected), path
+    for i, (a, b) in enumerate(zip(result, expected, strict=True)):
       assert_close(a, b, f'{path}/{i}')
   elif isinstance(expected, float):
-    assert found == pytest.approx(expected, rel=1e-5, abs=1e-6, nan_ok=True), path
+    assert result == pytest.approx(expected, rel=1e-5, abs=1e-6, nan_ok=True), path
   else:
-    assert found == expected, path
+    assert result == expected, path
 
 
-def assert_same_arrays(found, expected):
-  assert found.keys() == expected.keys()
+def assert_same_arrays(result, expected):
+  assert result.keys() == expected.keys()
   for name, value in expected.items():
     if value.dtype.kind == 'f':
-      np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+      np.testing.assert_allclose(result[name], value, rtol=1e-4, atol=1e-5)
     else:
-      np.testing.assert_array_equal(found[name], value)
+      np.testing.assert_array_equal(result[name], value)
 
 
-def assert_same_summary(found, expected):
-  assert found['device'] == expected['device'] | {'processes': 2}
+def assert_same_summary(result, expected):
+  assert result['device'] == expected['device'] | {'processes': 2}
   of_machine = {'timing', 'memory', 'device'}
   assert_close(
-    {n: v for n, v in found.items() if n not in of_machine},
+    {n: v for n, v in result.items() if n not in of_machine},
     {n: v for n, v in expected.items() if n not in of_machine},
   )
 
@@ -232,15 +232,15 @@ def test_a_single_process_connects_to_nothing(group):
   assert processes.any_of(True)
   assert not processes.any_of(False)
   tree = {'a': sharding.replicate(np.arange(3), sharding.client_mesh(2)), 'b': None}
-  found = processes.on_host(tree)
-  assert isinstance(found['a'], np.ndarray)
-  np.testing.assert_array_equal(found['a'], np.arange(3))
+  result = processes.on_host(tree)
+  assert isinstance(result['a'], np.ndarray)
+  np.testing.assert_array_equal(result['a'], np.arange(3))
 
 
-def launched(workdir, *given):
+def launched(workdir, *arguments):
   """A run of two processes that are started together."""
   command = [sys.executable, '-m', 'experiments.run', '--num_processes=2', '--local']
-  command += ['--algorithm=fed_avg', '--num_clients=8', '--eval_every=0', *given]
+  command += ['--algorithm=fed_avg', '--num_clients=8', '--eval_every=0', *arguments]
   command += ['--checkpoint_every=5', f'--workdir={workdir}']
   return subprocess.Popen(
     command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE

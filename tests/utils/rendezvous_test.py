@@ -41,25 +41,25 @@ def test_numbers_of_processes_that_differ_are_one_sentence_in_each():
 
 
 def test_two_processes_of_one_number_are_refused():
-  told = met((0, 3), (1, 3), (1, 3))
-  assert told == ['process_id: two are 1; number them from 0 to 2'] * 3
+  messages = met((0, 3), (1, 3), (1, 3))
+  assert messages == ['process_id: two are 1; number them from 0 to 2'] * 3
 
 
 def test_processes_that_do_not_come_are_named():
-  told = met((0, 4), (2, 4), seconds=1.0)
-  assert told[0] == told[1]
-  assert told[0].startswith('num_processes: process 1, 3 did not come to ADDRESS')
+  messages = met((0, 4), (2, 4), seconds=1.0)
+  assert messages[0] == messages[1]
+  assert messages[0].startswith('num_processes: process 1, 3 did not come to ADDRESS')
 
 
 def test_a_coordinator_that_does_not_answer_is_named():
-  (told,) = met((1, 2), seconds=0.5)
-  assert told.startswith('coordinator_address: ADDRESS did not answer within 0.5 s')
+  (messages,) = met((1, 2), seconds=0.5)
+  assert messages.startswith('coordinator_address: ADDRESS did not answer within 0.5 s')
 
 
 def test_strangers_at_the_address_are_ignored():
-  address, told = free_address(), []
+  address, messages = free_address(), []
   first = threading.Thread(
-    target=lambda: told.append(rendezvous.wait_for_all(address, 0, 2, 20))
+    target=lambda: messages.append(rendezvous.wait_for_all(address, 0, 2, 20))
   )
   first.start()
   place = ('127.0.0.1', int(address.rpartition(':')[2]))
@@ -74,7 +74,7 @@ def test_strangers_at_the_address_are_ignored():
       stranger.sendall(words)
   rendezvous.wait_for_all(address, 1, 2, 20)
   first.join()
-  assert told == [None]
+  assert messages == [None]
 
 
 def test_a_port_in_use_is_refused():
