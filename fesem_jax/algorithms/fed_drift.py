@@ -117,5 +117,21 @@ def fed_drift(
     )
     return state._replace(centers=centers, rounds=state.rounds + 1), info
 
-  sent = traffic.all_in_use(local, check_every, lambda s: (s.last_used >= 0).sum())
-  return Algorithm(local, init, step, deployed, traffic=sent)
+  return Algorithm(local, init, step, deployed, traffic=_traffic(local, check_every))
+
+
+def _traffic(local: LocalTraining, check_every: int) -> traffic.Traffic:
+  """One model each way, and each `check_every` rounds all in use, with their losses."""
+  size, loss = traffic.bytes_of_model(local), traffic.NUMBER
+
+  def in_use(state):
+    return (state.last_used >= 0).sum()
+
+  def round_costs(in_use, drawn):
+    compares = drawn.number > 1 and (drawn.number - 1) % check_every == 0
+    count = int(in_use) if compares else 0
+    return traffic.Sent((count + 1) * size, size + count * loss, count)
+
+  return traffic.Traffic(
+    round_costs, lambda n: (0, n * loss), in_use, size, extras='losses of models'
+  )

@@ -117,6 +117,17 @@ def flux(
     moments = descriptors.moments(local, model, data, cohort)
     return ClientModels(state.centers, state.placing.nearest(moments))
 
-  sent = traffic.with_extra_round(local, warmup_rounds + 1, lambda state: state.numbers)
-  functions = init, step, deployed, between
+  functions, sent = (init, step, deployed, between), _traffic(local, warmup_rounds)
   return Algorithm(local, *functions, traffic=sent, unseen_models=unseen_models)
+
+
+def _traffic(local: LocalTraining, warmup_rounds: int) -> traffic.Traffic:
+  """One model each way, and once after the warmup a descriptor."""
+  size = traffic.bytes_of_model(local)
+
+  def round_costs(numbers, drawn):
+    describes = drawn.number == warmup_rounds + 1
+    extra = int(numbers) * traffic.NUMBER if describes else 0
+    return traffic.Sent(size, size + extra, int(describes))
+
+  return traffic.Traffic(round_costs, inputs=lambda state: state.numbers, model=size)

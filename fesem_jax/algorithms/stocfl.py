@@ -5,6 +5,7 @@ from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fesem_jax.algorithms.common import anchored_clusters, global_model
 from fesem_jax.algorithms.common.centers import round_info
@@ -113,9 +114,23 @@ def stocfl(
   def unseen_models(state, data):
     return ClientModels(state.centers, similar(state, data))
 
-  sent = traffic.with_first_change(local, ANCHOR_EPOCHS, lambda s: s.clusters.joined)
   return Algorithm(
-    local, init, step, deployed, train=train, traffic=sent, unseen_models=unseen_models
+    local, init, step, deployed, train=train, traffic=_traffic(local),
+    unseen_models=unseen_models,
+  )  # fmt: skip
+
+
+def _traffic(local: LocalTraining) -> traffic.Traffic:
+  """Two models each way, and a third and its change for clients that join."""
+  size = traffic.bytes_of_model(local)
+
+  def round_costs(joined, drawn):
+    late = ~joined[drawn.ids]
+    num_bytes = np.where(late, 3 * size, 2 * size)
+    return traffic.Sent(num_bytes, num_bytes, np.where(late, 3 * ANCHOR_EPOCHS, 0))
+
+  return traffic.Traffic(
+    round_costs, inputs=lambda state: state.clusters.joined, model=size
   )
 
 

@@ -116,50 +116,6 @@ def after_clustering(
   )
 
 
-def all_in_use(
-  local: LocalTraining, check_every: int, in_use: Callable[[Any], Any]
-) -> Traffic:
-  """Traffic where clients compare `in_use(state)` models every `check_every` rounds."""
-  size = bytes_of_model(local)
-
-  def round_costs(inputs: Any, drawn: Drawn) -> Sent:
-    compares = drawn.number > 1 and (drawn.number - 1) % check_every == 0
-    count = int(inputs) if compares else 0
-    return Sent((count + 1) * size, size + count * NUMBER, count)
-
-  return Traffic(
-    round_costs, lambda n: (0, n * NUMBER), in_use, size, extras='losses of models'
-  )
-
-
-def with_extra_round(
-  local: LocalTraining, number: int, inputs: Callable[[Any], Any]
-) -> Traffic:
-  """Traffic of one model, and in round `number` of `inputs(state)` numbers too."""
-  size = bytes_of_model(local)
-
-  def round_costs(inputs: Any, drawn: Drawn) -> Sent:
-    is_extra = drawn.number == number
-    numbers = int(inputs) if is_extra else 0
-    return Sent(size, size + numbers * NUMBER, int(is_extra))
-
-  return Traffic(round_costs, inputs=inputs, model=size)
-
-
-def with_first_change(
-  local: LocalTraining, epochs: int, joined: Callable[[Any], Any]
-) -> Traffic:
-  """Traffic of two models, and of a third and its change for clients that join."""
-  size, passes = bytes_of_model(local), 3 * epochs
-
-  def round_costs(inputs: Any, drawn: Drawn) -> Sent:
-    late = ~inputs[drawn.ids]
-    num_bytes = np.where(late, 3 * size, 2 * size)
-    return Sent(num_bytes, num_bytes, np.where(late, passes, 0))
-
-  return Traffic(round_costs, inputs=joined, model=size)
-
-
 def check_private(traffic: Traffic | None, sends: Sends | None) -> None:
   """Raises `UserError` if only some of what clients send would have noise."""
   if sends is not None and sends.privacy is not None and traffic is not None:

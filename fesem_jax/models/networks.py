@@ -282,11 +282,6 @@ def as_model(
   if not modes.train:
     return model
   x, key = jax.ShapeDtypeStruct(dummy.shape, jnp.float32), jax.random.key(0)
-  draws_nothing = is_same(
-    apply_train,
-    lambda params, x, key: apply(params, x),
-    jax.eval_shape(init, key),
-    x,
-    key,
-  )
+  args = jax.eval_shape(init, key), x, key
+  draws_nothing = is_same(apply_train, lambda params, x, _: apply(params, x), *args)
   return model if draws_nothing else model._replace(apply_train=apply_train)

@@ -43,10 +43,7 @@ class Block(nn.Module):
     if self.strides == 1 and x.shape[-1] == self.features:
       return x
     if self.projected:
-      x = Conv(
-        self.features, 1, 'VALID', self.strides, False,
-        name='shortcut',
-      )(x)  # fmt: skip
+      x = Conv(self.features, 1, 'VALID', self.strides, False, name='shortcut')(x)
       return _norm(self.groups, train, 'shortcut_norm')(x)
     new = self.features - x.shape[-1]
     x = x[:, :: self.strides, :: self.strides]
@@ -71,10 +68,8 @@ class ResNet(nn.Module):
     for i, (count, features) in enumerate(zip(self.blocks, self.features, strict=True)):
       for j in range(count):
         strides = 2 if i > 0 and j == 0 else 1
-        x = Block(
-          features, strides, self.groups, self.projected,
-          name=f'stage{i}_block{j}',
-        )(x, train)  # fmt: skip
+        name = f'stage{i}_block{j}'
+        x = Block(features, strides, self.groups, self.projected, name=name)(x, train)
     return Dense(self.num_classes, name='logits')(x.mean(axis=(1, 2)))
 
 

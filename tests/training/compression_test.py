@@ -112,7 +112,7 @@ def test_bytes_are_those_of_what_is_sent():
   drawn = Drawn(1, np.arange(3), everyone=False)
   cases = [
     (traffic.one_model(local), size, each),
-    (traffic.all_in_use(local, 2, None), size, each),
+    (algorithms.build('fed_drift', local).traffic, size, each),
     (traffic.same_for_all(0, 0), 0, 0),
   ]
   for of, down, up in cases:
@@ -122,9 +122,9 @@ def test_bytes_are_those_of_what_is_sent():
   assert traffic.as_sent(start, sends).start_bytes(5) == (5 * size, 5 * (each + 12))
   assert traffic.as_sent(start, None) is start
   # What is sent beside a model is not compressed, even if it is more than a model.
-  many = traffic.all_in_use(local, 1, None)
-  asked = Drawn(2, np.arange(3), everyone=False)
-  sent_with_losses = traffic.as_sent(many, sends).round_costs(size, asked).up
+  many = algorithms.build('fed_drift', local, check_every=1).traffic
+  later = Drawn(2, np.arange(3), everyone=False)
+  sent_with_losses = traffic.as_sent(many, sends).round_costs(size, later).up
   assert sent_with_losses == each + 4 * size
 
 
