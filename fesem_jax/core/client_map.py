@@ -18,8 +18,8 @@ from fesem_jax.utils.errors import check
 # How many times as fast small models train side by side as one after the other.
 _SPEEDUP = 1.5
 
-# (shared arrays, positions [C] int32 with M for an empty slot, rows of `own`, rows of
-# `into`, sums) -> results, a tree of [C, ...], and the sums including the chunk.
+# (shared arrays, positions [C] int32 with M for an empty slot, rows of clients, rows
+# of `into`, sums) -> results, a tree of [C, ...], and the sums including the chunk.
 Body = Callable[[Any, jax.Array, Any, Any, Any], tuple[Any, Any]]
 
 
@@ -110,7 +110,7 @@ def _over_chunks(
       if ahead:
         following = _fetched(read, slots_of(i + 1))
       rows = _rows(read, slots, fetched)
-      # A slot beyond the end is empty; its `own` belongs to another client.
+      # A slot beyond the end is empty; its rows belong to another client.
       places = ids.at[slots].get(mode='fill', fill_value=empty)
       trained, sums = run_chunk(places, *rows, sums)
 

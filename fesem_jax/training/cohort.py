@@ -115,7 +115,7 @@ def for_each_client(
 def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   if (calls := _CALLS.get()) is not None:
     calls.append(call)
-  server = call.local.sends and call.local.sends.server  # Its noise for privacy.
+  noise = call.local.sends and call.local.sends.server
   memory = client_memory.OF_ROUND.get()
   if memory is not None:
     call = call._replace(state=(call.state, memory.of(call.cohort)))
@@ -125,7 +125,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   arrived = local.arrived(key, data, cohort.ids)
   steps = jnp.where(arrived, steps, 0)
   num_starts = starts.num_models() if kernels else 1
-  unformed = bool(kernels and reduction.mean_by) and num_starts == 1
+  sums_only = bool(kernels and reduction.mean_by) and num_starts == 1
   unequal = batching.are_unequal(local.schedule, data)
 
   # The clients' own models are read, then replaced.
@@ -174,17 +174,17 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     if state is not None:
       client_state = tree.where(trained.took_part(), client_state, state)
     trained, folded = trained._replace(state=client_state), None
-    if unformed:
+    if sums_only:
       weights = trained.weights(reduction.mean_by)
       sums = add_to_one(sums, sent, weights, models, local.precision)
     else:
       if kernels:
         sent = whole_models(sent, models, starts.choice, local.precision)
       trained = trained._replace(params=sent)
-    if reduction.fold is not None and not unformed:
+    if reduction.fold is not None and not sums_only:
       starts = starts._replace(shared=models)
       more = () if broadcast is None else (broadcast,)
-      with clipped(variable(server.clip)) if server else contextlib.nullcontext():
+      with clipped(variable(noise.clip)) if noise else contextlib.nullcontext():
         folded, sums = reduction.fold(trained, starts, sums, *more)
     # What the cohort knows is left out. XLA cannot compile a loop for a CPU that copies
     # `arrived` of single clients (jaxlib 0.10.2, unequal sizes, full batches).
@@ -211,9 +211,9 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     num_groups=num_starts,
     finish=finish,
     # Few whole models at a time, so that they stay in the cache.
-    part=call.per_chunk if unformed else local.clients_per_chunk,
+    part=call.per_chunk if sums_only else local.clients_per_chunk,
   )
-  sums = noised(server, key, sums, local.unsent) if server else sums
+  sums = noised(noise, key, sums, local.unsent) if noise else sums
   if memory is not None:
     trained = trained._replace(state=memory.store(cohort, trained.state))
   return trained._replace(ids=cohort.ids, params=params, arrived=arrived, sums=sums)
@@ -237,9 +237,9 @@ def _checked(values: Any, client: Client) -> tuple[LocalModel, Params, Any]:
   model, sent, client_state = values
   attack, sends = client.data.attack, client.local.sends
   lies = attack is not None and attack.poisons_models
-  by_itself = sent is not None and not client.sent
-  alters = lies or sends is not None
-  check(not (by_itself and alters), 'for_each_client: send models by client.send(...)')
+  bypasses = sent is not None and not client.sent
+  changes = lies or sends is not None
+  check(not (bypasses and changes), 'for_each_client: send models by client.send(...)')
   return model, sent, client_state
 
 
@@ -295,17 +295,16 @@ def train_cohort(
     model = train(client, penalty=penalty, layers=layers, factors=factors)
     if epochs is not None:
       fits = epochs <= local.schedule.epochs
-      loss = jnp.where(
-        fits, model.loss, jnp.nan
-      )  # Outside of runs, failures are quiet.
+      # Outside of runs, failures are quiet.
+      loss = jnp.where(fits, model.loss, jnp.nan)
       model = dataclasses.replace(model, loss=loss, finite=model.finite & fits)
     return model, reduction.sent_by(client, model, layers), None
 
-  inputs, fitting = (penalty, factors, epochs), epochs
+  inputs, bounded_epochs = (penalty, factors, epochs), epochs
   if epochs is not None:
-    fitting = jnp.minimum(epochs, local.schedule.epochs)
+    bounded_epochs = jnp.minimum(epochs, local.schedule.epochs)
   call = Call(update_client, local, starts, cohort, key, None, inputs, None, per_chunk)
-  return run(call._replace(kernels=kernels, epochs=fitting), data, reduction)
+  return run(call._replace(kernels=kernels, epochs=bounded_epochs), data, reduction)
 
 
 def _with_room(local: LocalTraining, epochs: jax.Array) -> LocalTraining:
