@@ -258,16 +258,16 @@ class _Counter:
       text += f', {duration(mean * (self._total - self._done))} left'
     return text
 
-  def add(self, what: str, run: Outcome, warns: bool) -> None:
+  def add(self, title: str, run: Outcome, warns: bool) -> None:
     """Counts a run; `warns` of what rules found, once for each rule."""
     self._done += 1
     if isinstance(run, UserError):
       return
     if self._say:
       scores = records.scores(run.summary) if run.summary else 'diverged'
-      self._say(f'[{self._done}/{self._total}] {what}: {scores}')
+      self._say(f'[{self._done}/{self._total}] {title}: {scores}')
     for text in (run.summary or {}).get('checks', ()) if warns else ():
       name, _, message = text.partition(' ')
       if self._say or name not in self._warned:
-        logging.warning('%s: %s %s', what, name, message)
+        logging.warning('%s: %s %s', title, name, message)
       self._warned.add(name)

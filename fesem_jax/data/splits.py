@@ -177,11 +177,11 @@ def describe(train: FederatedData, test: FederatedData) -> 'pandas.DataFrame':
     if TASKS[split.task].has_classes:
       shares = pandas.Series(y[y >= 0]).value_counts(normalize=True)
       rows |= {'classes': len(shares), 'largest class': shares.max()}
-    for what, array, scale in (('features', x, split.scale), ('targets', y, 1.0)):
+    for kind, array, scale in (('features', x, split.scale), ('targets', y, 1.0)):
       # Row by row, as squares take eight times the memory.
       square = np.mean([np.square(row, dtype=np.float64).mean() for row in array])
       values = {'min': array.min(), 'max': array.max(), 'rms': np.sqrt(square)}
-      rows |= {f'{what}, {key}': float(v) * scale for key, v in values.items()}
+      rows |= {f'{kind}, {key}': float(v) * scale for key, v in values.items()}
     rows['duplicates'] = examples.duplicated(keep=False).mean()
     rows['in train'] = examples.isin(in_train).mean()
     columns[name] = rows

@@ -130,10 +130,10 @@ def figures_of_methods(comparison: Comparison) -> Figures:
     figures['clients'] = _side_by_side(spread, title, size)
   if len(differences):
     several = differences['low'].notna().any()
-    what = '95 % intervals; filled: p < 0.05' if several else 'one seed'
+    subtitle = '95 % intervals; filled: p < 0.05' if several else 'one seed'
     size = (5.0, 0.8 + 0.32 * len(differences))
     forest: Panels = {'': partial(methods.differences, differences)}
-    figures['differences'] = _side_by_side(forest, _title(frames, what), size)
+    figures['differences'] = _side_by_side(forest, _title(frames, subtitle), size)
   return figures
 
 
@@ -170,10 +170,10 @@ def _side_by_side(
   return draw
 
 
-def _title(frames: Frames, what: str = '') -> str:
+def _title(frames: Frames, subtitle: str = '') -> str:
   """Data and method, the number of seeds, and what a figure shows; default: bands."""
   runs, seeds = frames.runs, frames.runs['seed'].nunique()
-  what = what or ('bands: one standard deviation' if seeds > 1 else 'one seed')
+  subtitle = subtitle or ('bands: one standard deviation' if seeds > 1 else 'one seed')
   parts = [_dataset(frames)]
   if runs['method'].nunique() == 1:
     parts.append(in_figure(str(runs['method'].iloc[0])))
@@ -181,7 +181,7 @@ def _title(frames: Frames, what: str = '') -> str:
   on = set(runs.get('config.evaluate_on', ()))
   parts += ['validation examples'] * ('validation' in on)
   parts += [f'{seeds} seeds'] * (seeds > 1)
-  return f'{", ".join(filter(None, parts))}: {what}'
+  return f'{", ".join(filter(None, parts))}: {subtitle}'
 
 
 def _dataset(frames: Frames) -> str:

@@ -44,8 +44,8 @@ def decide(
   """
   num_models, exists = last_used.shape[0], clients.weights > 0
 
-  def clients_of(models: jax.Array, which: jax.Array) -> jax.Array:
-    return jax.nn.one_hot(models, num_models) * which[:, None]
+  def clients_of(models: jax.Array, mask: jax.Array) -> jax.Array:
+    return jax.nn.one_hot(models, num_models) * mask[:, None]
 
   best, loss, drifted, stays = choose(clients, delta)
   in_use = clients_of(best, exists).any(axis=0)

@@ -22,13 +22,13 @@ def tokens(y: Any, where: str, num_tokens: int | None) -> np.ndarray:
 
 
 def _whole(
-  y: Any, where: str, what: str, ndim: int, least: int, count: int | None
+  y: Any, where: str, kind: str, ndim: int, least: int, count: int | None
 ) -> np.ndarray:
   numbers = _numbers(y, where)
   most, limit = numbers.max(initial=0), count or MAX_CLASSES
   whole = numbers.ndim == ndim and (numbers == np.round(numbers)).all()
   whole = whole and numbers.min(initial=0) >= least
-  check(whole, f'{where}: {what} must be whole numbers from {least}; see task')
+  check(whole, f'{where}: {kind} must be whole numbers from {least}; see task')
   check(most < limit, f'{where}: {most:.0f} is not in 0..{limit - 1}')
   return numbers.astype(np.int32)
 

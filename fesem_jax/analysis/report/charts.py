@@ -47,7 +47,7 @@ def curves(rounds: pd.DataFrame) -> dict[str, Any]:
     at = average(rounds, name).set_index(['method', 'round'])['mean']
     frame = frame.join(at.rename(name), on=['method', 'round'])
   frame['method'] = frame['method'].astype(str)
-  what = _menu('metric', 'Metric', {m: metric_name(m) for m in metrics})
+  metric_menu = _menu('metric', 'Metric', {m: metric_name(m) for m in metrics})
   over = _menu('over', 'over', {m: metric_name(m) for m in overs})
   picked = alt.selection_point(fields=['method'], bind='legend')
   numbers = [alt.Tooltip(f'{n}:Q', format='.4~g') for n in ('x', 'mean', 'low', 'high')]
@@ -66,7 +66,7 @@ def curves(rounds: pd.DataFrame) -> dict[str, Any]:
   low = alt.Y('low:Q', title=None, scale=_SCALE)
   band = base.mark_area(fillOpacity=0.2).encode(y=low, y2='high:Q')
   points = base.mark_point(filled=True, size=30).add_params(picked, _ZOOM)
-  return _spec(alt.layer(band, base.mark_line(), points), what, over)
+  return _spec(alt.layer(band, base.mark_line(), points), metric_menu, over)
 
 
 def _points(rounds: pd.DataFrame, metric: str) -> pd.DataFrame:

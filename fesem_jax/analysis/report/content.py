@@ -80,9 +80,9 @@ def _runs(frames: Frames, names: Any) -> Frames:
 def _title(runs: pd.DataFrame) -> str:
   """'digits: 3 methods, 2 seeds'."""
   first, methods, seeds = runs.iloc[0], runs['method'].nunique(), runs['seed'].nunique()
-  what = f'{methods} methods' if methods > 1 else first['method']
+  subject = f'{methods} methods' if methods > 1 else first['method']
   on = f', {seeds} seeds' if seeds > 1 else f', seed {first["seed"]}'
-  return f'{first.get("config.dataset") or "runs"}: {what}{on}'
+  return f'{first.get("config.dataset") or "runs"}: {subject}{on}'
 
 
 def _clients(first: Frames) -> pd.DataFrame:
