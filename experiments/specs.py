@@ -139,13 +139,13 @@ def _described(
 ) -> str:
   """The method, data and model of a run in a line."""
   model = jax.eval_shape(local.model.init, jax.random.key(0))
-  size = sum(x.size for x in jax.tree.leaves(model))
+  size, devices = sum(x.size for x in jax.tree.leaves(model)), local.mesh.size
   bad = ''
   if (good := honest(train)) is not None:
     bad = f', {(~good).sum()} of them bad ({config["attack"]})'
   return (
     f'{config["algorithm"]} on {config["dataset"]}: {train.num_clients} clients{bad}, '
     f'{len(train.y):,} training and {len(test.y):,} {config["evaluate_on"]} examples, '
-    f'{config["model"]} of {size:,} parameters, {local.mesh.size} '
-    f'{jax.default_backend()} device(s)'
+    f'{config["model"]} of {size:,} parameters, {devices} '
+    f'{jax.default_backend().upper()} device{"s" * (devices > 1)}'
   )

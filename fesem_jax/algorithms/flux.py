@@ -69,7 +69,7 @@ def flux(
   def init(key, data):
     start, most = local.model.init(key), len(data.info.names)
     components = descriptors.size_of_features(local, data)[1]
-    placing = descriptors.Placing.nowhere(most, components)
+    placing = descriptors.Placing.in_one_cluster(most, components)
     numbers = jnp.int32(2 * (data.num_classes + 1) * components)
     assignment, rounds = jnp.zeros(data.num_clients, jnp.int32), jnp.int32(0)
     centers, average = tree.repeat(start, most), tree.expand(start)

@@ -155,7 +155,8 @@ def table_of(rows: list[Row]) -> Table:
     metric, parts = tables.metric(name), means[name][['mean', 'std']].itertuples()
     head = f'{head} {tables.heading(name)}'.strip()
     columns[head] = [spread(mean, std, f'.{metric.digits}f') for _, mean, std in parts]
-  note = f'Mean ± standard deviation over {len({r["seed"] for r in rows})} run(s).'
+  count = len({row['seed'] for row in rows})
+  note = f'Mean ± standard deviation over {count} run{"s" * (count > 1)}.'
   return Table.from_texts(means.index.get_level_values(0), columns, note)
 
 

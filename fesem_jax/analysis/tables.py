@@ -408,20 +408,20 @@ def _notes(
 ) -> list[str]:
   """The two lines below a table."""
   seeds = runs['seed'].nunique()
-  over = 'Mean ± sample standard deviation over' if seeds > 1 else 'Metrics of'
-  first = f'{over} {seeds} seed{"s" * (seeds > 1)}, {REPORTS[report]}'
+  several = seeds > 1
+  over = 'Mean ± sample standard deviation over' if several else 'Metrics of'
+  first = f'{over} {seeds} seed{"s" * several}, {REPORTS[report]}'
   if 'evaluated_on' in runs and (held_out := runs['evaluated_on'].notna()).any():
     methods = ', '.join(map(str, runs['method'][held_out].unique()))
     first += f', on validation examples{f" ({methods})" * (not held_out.all())}'
-  if seeds > 1:
+  if several:
     holm_text = ", Holm's correction" * (correct == 'holm')
     first += f'; °: as the best (paired t-test, p ≥ {1 - LEVEL:.2g}{holm_text})'
   second = 'Costs of a run: median seconds of a round, mean bytes.'
   if len(against):
     head = heading(against.attrs['column'])
-    second = (
-      f'Differences of {head}, paired over seeds, with Student intervals. {second}'
-    )
+    paired = ', paired over seeds, with Student intervals' * several
+    second = f'Differences of {head}{paired}. {second}'
   untested = runs.get('clients_without_test_examples')
   if untested is not None and untested.max() > 0:
     second += f' {untested.max():.0f} clients without test examples are left out.'

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 COLLECTION = 'batch_stats'
 
 
-def joined(variables: Mapping[str, Any]) -> Params:
+def join(variables: Mapping[str, Any]) -> Params:
   """The parameters and statistics of a Linen module as one tree."""
   params, statistics = variables.get('params', {}), variables.get(COLLECTION, {})
   return tree.merge(params, statistics) if statistics else params
 
 
-def apart(params: Params, statistics: tuple[str, ...]) -> dict[str, Params]:
-  """The variables of a Linen module that `joined` made one tree of."""
+def split(params: Params, statistics: tuple[str, ...]) -> dict[str, Params]:
+  """The variables of a Linen module that `join` made one tree of."""
   if not statistics:
     return {'params': params}
   parts = parameter_names.split(params, statistics)
@@ -37,7 +37,7 @@ def paths(statistics: Params) -> tuple[str, ...]:
   return tuple('/'.join(map(str, path)) for path in flatten_dict(statistics))
 
 
-def counting(weights: jax.Array) -> Any:
+def masked_linen(weights: jax.Array) -> Any:
   """Within it, examples of weight 0 do not count in the BatchNorm of Linen modules."""
 
   def intercept(
@@ -56,16 +56,16 @@ def counting(weights: jax.Array) -> Any:
   return nn.intercept_methods(intercept)
 
 
-def count_in(module: 'nnx.Module', weights: jax.Array) -> None:
+def mask_nnx(module: 'nnx.Module', weights: jax.Array) -> None:
   """Keeps examples of weight 0 from counting in the BatchNorm of an NNX module."""
   from flax import nnx  # Slow to import.
 
   for _, layer in nnx.iter_modules(module):
     if isinstance(layer, nnx.BatchNorm):
-      object.__setattr__(layer, '__class__', _counting(type(layer), weights))
+      object.__setattr__(layer, '__class__', _masked_class(type(layer), weights))
 
 
-def _counting(kind: type, weights: jax.Array) -> type:
+def _masked_class(kind: type, weights: jax.Array) -> type:
   """A class of BatchNorm in which examples of weight 0 do not count."""
 
   def call(self: Any, x: jax.Array, *args: Any, **kwargs: Any) -> jax.Array:

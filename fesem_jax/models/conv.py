@@ -81,7 +81,7 @@ def general_dilated(
   return conv2d(x, kernel, strides=strides, padding=padding)
 
 
-def in_linen() -> Any:
+def for_linen() -> Any:
   """Within it, the convolutions of Linen modules are those of `general_dilated`."""
 
   def intercept(
@@ -100,7 +100,7 @@ def in_linen() -> Any:
   return nn.intercept_methods(intercept)
 
 
-def in_nnx(module: 'nnx.Module') -> None:
+def for_nnx(module: 'nnx.Module') -> None:
   """Makes the convolutions of an NNX module those of `general_dilated`."""
   from flax import nnx  # Slow to import.
 

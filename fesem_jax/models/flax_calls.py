@@ -19,19 +19,19 @@ class Modes(NamedTuple):
   train: dict[str, Any]
 
 
-def modes_of(call: Callable[..., Any]) -> Modes:
+def call_modes(call: Callable[..., Any]) -> Modes:
   """The arguments by which a module's call takes whether it trains."""
   names = _ARGUMENTS.keys() & inspect.signature(call).parameters.keys()
   train: dict[str, Any] = {name: _ARGUMENTS[name] for name in sorted(names)}
   return Modes({name: not value for name, value in train.items()}, train)
 
 
-def as_taken(x: jax.Array, dtype: Any) -> jax.Array:
+def to_dtype(x: jax.Array, dtype: Any) -> jax.Array:
   """Examples as a module takes them: float32 as they are, or rounded to integers."""
   return x if dtype == jnp.float32 else jnp.round(x).astype(dtype)
 
 
-def in_float32(outputs: Any) -> jax.Array:
+def to_float32(outputs: Any) -> jax.Array:
   """Outputs of a module as float32: in bfloat16, sums of losses would end at 256."""
   outputs = jnp.asarray(outputs)
   half = jnp.issubdtype(outputs.dtype, jnp.floating) and outputs.dtype.itemsize < 4

@@ -15,7 +15,7 @@ from fesem_jax import tasks
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import batch_statistics, conv, dense_layers
-from fesem_jax.models.flax_calls import as_taken, in_float32, is_same, modes_of
+from fesem_jax.models.flax_calls import call_modes, is_same, to_dtype, to_float32
 from fesem_jax.models.layers import Conv, Dense, with_channels
 from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.tasks import Loss
@@ -199,7 +199,7 @@ def as_model(
   module: nn.Module, example_shape: Sequence[int], dtype: Any = np.float32
 ) -> Model:
   """A Flax module, which takes examples of a `dtype`, as a `Model`; see `from_flax`."""
-  modes = modes_of(module.__call__)
+  modes = call_modes(module.__call__)
   dummy = np.zeros((1, *example_shape), dtype)
   layers: list[str] = []
 
@@ -212,33 +212,37 @@ def as_model(
   statistics = batch_statistics.paths(shapes.get(batch_statistics.COLLECTION, {}))
   # A kernel of `nn.Conv` has three axes or more: other modules have none to replace.
   convolves = any(x.ndim > 2 for x in jax.tree.leaves(shapes.get('params', {})))
-  convolving = conv.in_linen if convolves else contextlib.nullcontext
+  convolving = conv.for_linen if convolves else contextlib.nullcontext
 
-  variables = functools.partial(batch_statistics.apart, statistics=statistics)
+  variables = functools.partial(batch_statistics.split, statistics=statistics)
 
   def evaluated(params: Params, x: jax.Array) -> jax.Array:
-    x = as_taken(x, dtype)
-    return in_float32(module.apply(variables(params), x, **modes.evaluate))
+    x = to_dtype(x, dtype)
+    return to_float32(module.apply(variables(params), x, **modes.evaluate))
 
   def convolved(params: Params, x: jax.Array) -> jax.Array:
-    with conv.in_linen():
+    with conv.for_linen():
       return evaluated(params, x)
 
   def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
     # One key stands for streams of all names.
-    x = as_taken(x, dtype)
+    x = to_dtype(x, dtype)
     with convolving():
-      return in_float32(module.apply(variables(params), x, **modes.train, rngs=key))
+      return to_float32(module.apply(variables(params), x, **modes.train, rngs=key))
 
   def apply_batch(
     params: Params, x: jax.Array, key: jax.Array, weights: jax.Array
   ) -> tuple[jax.Array, Params]:
     mutable = [batch_statistics.COLLECTION]
-    with convolving(), batch_statistics.counting(weights):
+    with convolving(), batch_statistics.masked_linen(weights):
       logits, new = module.apply(
-        variables(params), as_taken(x, dtype), **modes.train, rngs=key, mutable=mutable
+        variables(params),
+        to_dtype(x, dtype),
+        **modes.train,
+        rngs=key,
+        mutable=mutable,
       )
-    return in_float32(logits), new[batch_statistics.COLLECTION]
+    return to_float32(logits), new[batch_statistics.COLLECTION]
 
   def apply_with(params: Params, x: jax.Array, multiply: Multiply) -> jax.Array:
     outside, roots = current_trace(), list[Any]()
@@ -272,7 +276,7 @@ def as_model(
 
   def init(key: jax.Array) -> Params:
     variables = module.init(key, dummy, **modes.evaluate)
-    return batch_statistics.joined(variables)
+    return batch_statistics.join(variables)
 
   chain = tuple(layers) if type(module) in _CHAINS else ()
   apply = convolved if convolves else evaluated

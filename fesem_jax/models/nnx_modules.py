@@ -10,7 +10,7 @@ from flax import nnx
 from fesem_jax.core import parameter_names, tree
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import batch_statistics, conv
-from fesem_jax.models.flax_calls import as_taken, in_float32, is_same, modes_of
+from fesem_jax.models.flax_calls import call_modes, is_same, to_dtype, to_float32
 from fesem_jax.utils.errors import check
 
 # Variables of a module that are parameters of its model.
@@ -30,7 +30,7 @@ def as_nnx_model(
     return make(nnx.Rngs(key))
 
   module = nnx.eval_shape(lambda: build(jax.random.key(0)))
-  modes = modes_of(module.__call__)
+  modes = call_modes(module.__call__)
 
   def function(kwargs: dict[str, Any]) -> Callable[..., tuple[jax.Array, Params]]:
     """The module as it is now: (params, x, key, weights) -> logits, statistics."""
@@ -43,10 +43,10 @@ def as_nnx_model(
       state = jax.tree.map(lambda s: s, layers)  # A copy, to be filled.
       nnx.replace_by_pure_dict(state, params)
       module = nnx.merge(graph, state, _filled(streams, key))
-      conv.in_nnx(module)
+      conv.for_nnx(module)
       if weights is not None:
-        batch_statistics.count_in(module, weights)
-      logits = in_float32(module(as_taken(x, dtype), **kwargs))
+        batch_statistics.mask_nnx(module, weights)
+      logits = to_float32(module(to_dtype(x, dtype), **kwargs))
       return logits, _named(nnx.to_pure_dict(nnx.state(module, nnx.BatchStat)))
 
     return run

@@ -134,7 +134,7 @@ class Placing(NamedTuple):
   reach: jax.Array  # [] float32, see `Moments.reach`
 
   @classmethod
-  def nowhere(cls, num_clusters: int, components: int) -> 'Placing':
+  def in_one_cluster(cls, num_clusters: int, components: int) -> 'Placing':
     """All clients in cluster 0."""
     centroids = jnp.full((num_clusters, 2, components), FAR).at[0].set(0.0)
     return cls(centroids, jnp.zeros(2), jnp.ones(2), jnp.float32(0.0))
@@ -152,7 +152,7 @@ _ROUNDING = 1e-6
 
 
 def knee(values: np.ndarray) -> int | None:
-  """Where increasing values [n] bend the most, as of kneed 0.8.5; None: nowhere.
+  """Where increasing values [n] bend the most, as of kneed 0.8.5; None: in_one_cluster.
 
   Kneedle of sensitivity 1: Satopaa et al., ICDCS Workshops 2011.
   """

@@ -52,8 +52,8 @@ def local_sgd(
   optimizer = client.local.optimizer
   if transformations:
     if statistics:
-      but = _but(statistics)
-      transformations = tuple(optax.chain(part, but) for part in transformations)
+      mask = _zero_statistics(statistics)
+      transformations = tuple(optax.chain(part, mask) for part in transformations)
     optimizer = optax.chain(*transformations, optimizer)
 
   def step(t, carry, batch):
@@ -80,8 +80,8 @@ def local_sgd(
   return LocalModel(end, loss, finite, client.steps)
 
 
-def _but(statistics: tuple[str, ...]) -> optax.GradientTransformation:
-  """Keeps what comes before from the gradients of statistics, which are none."""
+def _zero_statistics(statistics: tuple[str, ...]) -> optax.GradientTransformation:
+  """Sets the gradients of statistics to zero again."""
   return optax.stateless(lambda grads, _: parameter_names.zeroed(grads, statistics))
 
 

@@ -98,7 +98,7 @@ def test_others_get_the_cluster_of_nearest_mean_and_deviation():
 
 
 def test_before_there_are_clusters_all_are_in_the_first():
-  placing = Placing.nowhere(3, 2)
+  placing = Placing.in_one_cluster(3, 2)
   assert placing.centroids.shape == (3, 2, 2)
   assert (placing.centroids[1:] == FAR).all()
   far = SOME._replace(values=SOME.values + 1e6)
