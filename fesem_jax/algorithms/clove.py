@@ -66,10 +66,10 @@ def clove(
     check_num_clusters(num_clusters, data)
     draws = prng_streams.fold(key, prng_streams.DRAWS)
     centers = random_models(local, draws, num_clusters)
-    nowhere = jnp.full(data.num_clients, num_clusters, jnp.int32)
-    return CloveState(centers, nowhere, jnp.int32(0))
+    no_cluster = jnp.full(data.num_clients, num_clusters, jnp.int32)
+    return CloveState(centers, no_cluster, jnp.int32(0))
 
-  def clustered(state, data, cohort, key):
+  def assign(state, data, cohort, key):
     def cluster_by_loss():
       args = local, state.centers, data, cohort, key, choose_num_clusters
       return loss_vectors.clusters_by_loss(*args)
@@ -79,7 +79,7 @@ def clove(
     return jax.lax.cond(state.rounds == 0, assign_at_random, cluster_by_loss)
 
   def step(state, data, cohort, key):
-    assignment = clustered(state, data, cohort, key)
+    assignment = assign(state, data, cohort, key)
     starts = ClientModels(state.centers, assignment)
     trained = train_clusters(local, starts, data, cohort, key, 'by_examples')
     centers = mean_of(trained.sums.clients, state.centers)

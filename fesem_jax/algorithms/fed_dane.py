@@ -86,12 +86,12 @@ def fed_dane(
     )
     return state, trained.info()
 
-  sent = _two_passes(local, same_cohort)
+  sent = _traffic(local, same_cohort)
   return Algorithm(local, init, step, global_model.deployed, train=train, traffic=sent)
 
 
-def _two_passes(local: LocalTraining, same_cohort: bool) -> traffic.Traffic:
-  """Traffic of both passes: the first cohort is another unless told otherwise."""
+def _traffic(local: LocalTraining, same_cohort: bool) -> traffic.Traffic:
+  """Traffic of both passes; by default the first one has another cohort."""
   size = traffic.bytes_of_model(local)
 
   def round_costs(inputs, drawn):

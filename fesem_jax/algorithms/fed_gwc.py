@@ -101,10 +101,10 @@ def fed_gwc(
   def step(state, data, cohort, key):
     starts = deployed(state, data).of(cohort)
     most = batching.most_steps(local.schedule, data.max_examples)
-    nothing = jnp.zeros((*cohort.ids.shape, most))
+    no_losses = jnp.zeros((*cohort.ids.shape, most))
     reduction = cluster_sums(starts.shared, 'by_examples')
     trained = for_each_client(
-      update_client, local, starts, data, cohort, key, reduction, state=nothing
+      update_client, local, starts, data, cohort, key, reduction, state=no_losses
     )
     centers = mean_of(trained.sums.clients, state.centers)
     value, r = trained.sums.objective(state.centers, centers), state.assignment

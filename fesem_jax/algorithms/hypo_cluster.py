@@ -116,28 +116,28 @@ def _traffic(
 ) -> traffic.Traffic:
   """Clients receive all centers; the trials of the first centers come before."""
   size = traffic.bytes_of_model(local)
-  all_of_them, answer = num_clusters * size, size + traffic.NUMBER
+  all_centers, answer = num_clusters * size, size + traffic.NUMBER
 
   def round_costs(inputs, drawn):
     if drawn.keep_clusters:
       return traffic.Sent(size, answer)
-    return traffic.Sent(all_of_them, answer, num_clusters)
+    return traffic.Sent(all_centers, answer, num_clusters)
 
-  compared = restarts > 1
+  compares = restarts > 1
 
   def starters(num_clients):
     return restarts * min(clients, num_clients)
 
   def start_bytes(num_clients):
     times = starters(num_clients)
-    down = times * (rounds + compared) * all_of_them
-    return down, times * (rounds * answer + compared * traffic.NUMBER)
+    down = times * (rounds + compares) * all_centers
+    return down, times * (rounds * answer + compares * traffic.NUMBER)
 
   return traffic.Traffic(
     round_costs,
     start_bytes,
     model=size,
-    extras=f'the number of its cluster{", losses of first centers" * compared}',
+    extras=f'the number of its cluster{", losses of first centers" * compares}',
     models_before=restarts * rounds,
     starters=starters,
   )

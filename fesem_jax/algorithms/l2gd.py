@@ -79,7 +79,7 @@ def l2gd(
     personal = client_models.repeat(local, start, data.num_clients, 'stacked')
     return L2gdState(personal, toss(key))
 
-  def aggregated(state, data, cohort, key):
+  def aggregate(state, data, cohort, key):
     personal, ids = tree.rows_of(state.client_params, cohort), jnp.asarray(cohort.ids)
     sizes, steps = data.sizes(ids), jnp.zeros(ids.shape, jnp.int32)
     arrived = local.arrived(key, data, ids)
@@ -94,7 +94,7 @@ def l2gd(
     moved = jax.tree.map(lambda x, m: x + theta * (m - x), personal, mean)
     return clients._replace(params=tree.where(clients.took_part(), moved, personal))
 
-  def trained(state, data, cohort, key):
+  def train(state, data, cohort, key):
     starts = ClientModels(personal=tree.rows_of(state.client_params, cohort))
     return train_cohort(local, starts, data, cohort, key)
 
@@ -102,8 +102,8 @@ def l2gd(
     # The key too is of the branch: what is noted of it is known to be within one.
     clients = jax.lax.cond(
       state.aggregates,
-      lambda key: aggregated(state, data, cohort, key),
-      lambda key: trained(state, data, cohort, key),
+      lambda key: aggregate(state, data, cohort, key),
+      lambda key: train(state, data, cohort, key),
       key,
     )
     personal = tree.with_rows(state.client_params, cohort, clients.params)

@@ -68,7 +68,7 @@ def per_fed_avg(
     start, a, d = client.start, variable(adaptation_rate), variable(HESSIAN_DELTA)
 
     def local_step(t, w, memory, gradient_of):
-      def along(meta, loss):
+      def take_step(meta, loss):
         new, state = client.descend(t, meta, memory['optimizer'], w)
         return new, memory | {'optimizer': state}, loss
 
@@ -80,15 +80,15 @@ def per_fed_avg(
       def outer():
         loss, gradient = gradient_of(memory['adapted'])
         result = w, memory | {'outer': gradient}, loss
-        return along(gradient, loss) if batches == 2 else result
+        return take_step(gradient, loss) if batches == 2 else result
 
       def correct():
         g = memory['outer']
         loss, ahead = gradient_of(jax.tree.map(lambda w, g: w + d * g, w, g))
         other, behind = gradient_of(jax.tree.map(lambda w, g: w - d * g, w, g))
-        between = jax.tree.map(lambda x, y: (x - y) / (2 * d), ahead, behind)
-        meta = jax.tree.map(lambda g, h: g - a * h, g, between)
-        return along(meta, (loss + other) / 2)
+        hessian_product = jax.tree.map(lambda x, y: (x - y) / (2 * d), ahead, behind)
+        meta = jax.tree.map(lambda g, h: g - a * h, g, hessian_product)
+        return take_step(meta, (loss + other) / 2)
 
       # All clients are at the same batch, so one branch runs for a whole chunk.
       return jax.lax.switch(t % batches, [adapt, outer, correct][:batches])

@@ -33,9 +33,9 @@ class Rule(NamedTuple):
     key: jax.Array,
   ) -> Params:
     """[S, ...] change of each client from the anchor [1, ...]; 0 if not finite."""
-    shortly, starts = before_rounds(self.local, self.epochs), ClientModels(anchor)
+    start_local, starts = before_rounds(self.local, self.epochs), ClientModels(anchor)
     key = prng_streams.fold(key, prng_streams.FIRST_COHORT)
-    trained = train_cohort(shortly, starts, data, cohort, key)
+    trained = train_cohort(start_local, starts, data, cohort, key)
     return jax.tree.map(jnp.subtract, anchor, trained.params)
 
 
