@@ -128,7 +128,7 @@ def test_help_is_one_page():
   lines = call('run', '--help', cwd=ROOT).stdout.splitlines()
   assert len(lines) <= 40
   assert max(map(len, lines)) <= 88
-  assert usage.asked(['run', '--', '--help']) is None
+  assert usage.requested_topic(['run', '--', '--help']) is None
 
 
 def test_flags_of_files_and_presets_stand_in_their_place(tmp_path, monkeypatch):
