@@ -55,7 +55,7 @@ class _Number:
   """A number that is an expression of hyperparameters."""
 
   text: str  # the expression
-  of: Callable[[Values], Any]  # values -> the number
+  get: Callable[[Values], Any]  # values -> the number
   decisions: Decisions
   names: frozenset[str]  # of the hyperparameters in the expression
 
@@ -74,13 +74,13 @@ class _Int(_Number, int):
   __hash__ = int.__hash__
 
 
-def _made(value: Any, text: str, of: Any, decisions: Decisions, names: Any) -> Any:
+def _number(value: Any, text: str, get: Any, decisions: Decisions, names: Any) -> Any:
   """A hyperparameter with a first value; other types of values stay as they are."""
   if type(value) not in _PLACES:
     return value
   kind: Any = _Float if type(value) is float else _Int
   number = kind(value)
-  number.text, number.of, number.decisions = text, of, decisions
+  number.text, number.get, number.decisions = text, get, decisions
   number.names = frozenset(names)
   return number
 
@@ -90,8 +90,8 @@ def plain(x: Any) -> Any:
   return x.__pos__() if isinstance(x, _Float | _Int) else x
 
 
-def _at(x: Any, values: Values) -> Any:
-  return x.of(values) if isinstance(x, _Number) else x
+def _value(x: Any, values: Values) -> Any:
+  return x.get(values) if isinstance(x, _Number) else x
 
 
 def _is_plain(x: Any) -> bool:
@@ -108,12 +108,12 @@ def _arithmetic(name: str, kind: type) -> Callable[..., Any]:
     if value is NotImplemented:
       return value
 
-    def of(values: Values) -> Any:
-      return getattr(self.of(values), name)(*(_at(x, values) for x in others))
+    def get(values: Values) -> Any:
+      return getattr(self.get(values), name)(*(_value(x, values) for x in others))
 
     names = self.names.union(*(x.names for x in others if isinstance(x, _Number)))
     shown = ' '.join(getattr(x, 'text', None) or repr(x) for x in others)
-    return _made(value, f'({self.text} {name} {shown})', of, self.decisions, names)
+    return _number(value, f'({self.text} {name} {shown})', get, self.decisions, names)
 
   return operation
 
@@ -126,7 +126,7 @@ def _decision(name: str, kind: type) -> Callable[..., Any]:
       return getattr(variable(self), name)(*others) if others else NotImplemented
 
     def decide(values: Values) -> Any:
-      return getattr(self.of(values), name)(*(_at(x, values) for x in others))
+      return getattr(self.get(values), name)(*(_value(x, values) for x in others))
 
     outcome = function(plain(self), *map(plain, others))
     self.decisions.add(decide, outcome)
@@ -156,7 +156,7 @@ def named(values: Values) -> tuple[dict[str, Any], Decisions]:
   """Hyperparameters with first values, to build a method with, and what it decides."""
   decisions, numbers = Decisions(values), {}
   for name, value in values.items():
-    numbers[name] = _made(value, name, lambda v, n=name: v[n], decisions, [name])
+    numbers[name] = _number(value, name, lambda v, n=name: v[n], decisions, [name])
   return numbers, decisions
 
 
@@ -174,13 +174,13 @@ def derived(function: Callable[[Values | None], float], text: str) -> float:
   if not tuned:
     return first
 
-  def of(values: Values) -> float:
-    with _reading(lambda x: _constant(_at(x, values))):
+  def get(values: Values) -> float:
+    with _reading(lambda x: _constant(_value(x, values))):
       return function(values)
 
   names = frozenset().union(*(x.names for x in tuned))
   texts = ' '.join(x.text for x in tuned)
-  return _made(first, f'{text}({texts})', of, tuned[0].decisions, names)
+  return _number(first, f'{text}({texts})', get, tuned[0].decisions, names)
 
 
 def variable(value: float) -> jax.Array | float:
@@ -229,7 +229,7 @@ class Arguments:
   def values(self, values: Values) -> tuple[list[float], list[int]]:
     """The numbers for some hyperparameters: 24 floats and 8 integers."""
     return tuple(
-      [_at(x, values) for x in places.values()]
+      [_value(x, values) for x in places.values()]
       + [kind(1)] * (_PLACES[kind] - len(places))
       for kind, places in self._places.items()
     )  # type: ignore[return-value]
