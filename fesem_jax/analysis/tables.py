@@ -9,7 +9,7 @@ from fesem_jax.evaluation.curves import REPORTS
 from fesem_jax.evaluation.paired import LEVEL, Difference, holm, paired_difference
 from fesem_jax.run.results.client_table import counted
 from fesem_jax.run.results.frames import Frames
-from fesem_jax.tasks import Figure, Task
+from fesem_jax.tasks import Metric, Task
 from fesem_jax.utils import display
 from fesem_jax.utils.ranges import check_choice
 from fesem_jax.utils.text_tables import Table, number, spread
@@ -27,33 +27,33 @@ _OTHERS = {
   'clusters': ['clusters.ari', 'clusters.ami'], 'backdoor': ['backdoor_success'],
 }  # fmt: skip
 _KNOWN = {
-  figure.name: figure
+  measure.name: measure
   for task in (*tasks.TASKS.values(), tasks.OWN_LOSS)
-  for figure in task.figures
+  for measure in task.metrics
 } | {
-  name: Figure(name, name.upper(), name.upper(), percent=False, higher_is_better=True)
+  name: Metric(name, name.upper(), name.upper(), percent=False, higher_is_better=True)
   for name in ('ari', 'ami', 'nmi')
 }
-_KNOWN['in_group'] = Figure('in_group', 'share', 'in its group', True, True)
-_KNOWN['backdoor_success'] = Figure('backdoor_success', 'share', 'success', True, False)
+_KNOWN['in_group'] = Metric('in_group', 'share', 'in its group', True, True)
+_KNOWN['backdoor_success'] = Metric('backdoor_success', 'share', 'success', True, False)
 # Settings that differ by themselves between methods.
 _OF_METHODS = ('algorithm', 'num_clusters', 'seed', 'own_code', 'data_digest')
 
 
-def metric(column: str) -> Figure:
+def metric(column: str) -> Metric:
   """The metric of a column, such as 'deployed.micro_f1' or 'finetuned_rmse'."""
   name = column.rpartition('.')[2]
   for prefix in ('pooled_', 'micro_', 'macro_', 'deployed_', 'finetuned_'):
     name = name.removeprefix(prefix)
-  default = Figure(name, name, name, percent=False, higher_is_better=True)
+  default = Metric(name, name, name, percent=False, higher_is_better=True)
   return _KNOWN.get(name, default)
 
 
 def heading(column: str) -> str:
   """The head of a column: 'micro-acc (%)' of 'deployed.micro_accuracy'."""
-  figure, name = metric(column), column.rpartition('.')[2]
-  scope = name.removesuffix(figure.name).replace('_', '-')
-  return f'{scope}{figure.heading}{" (%)" * figure.percent}'
+  measure, name = metric(column), column.rpartition('.')[2]
+  scope = name.removesuffix(measure.name).replace('_', '-')
+  return f'{scope}{measure.heading}{" (%)" * measure.percent}'
 
 
 def task_of(runs: 'DataFrame') -> Task:
@@ -92,7 +92,7 @@ def score_columns(runs: 'DataFrame', group: str = 'deployed') -> list[str]:
     return [c for c in _OTHERS[group] if c in runs and runs[c].notna().any()]
   prefixes = tuple(f'{group}.{scope}_' for scope in ('micro', 'macro', 'pooled'))
   names = [c for c in runs if c.startswith(prefixes)]
-  has_loss = any(figure.name == 'loss' for figure in task_of(runs).figures)
+  has_loss = any(measure.name == 'loss' for measure in task_of(runs).metrics)
   return [c for c in names if has_loss or not c.endswith('_loss')]
 
 
@@ -323,8 +323,8 @@ def _add_scores(
   if group in _KINDS and any(name.startswith('honest.') for name in runs):
     title += ', honest'
   for column in (c for c in columns if is_shown and '.pooled_' not in c):
-    mean, std, figure = frame[column, 'mean'], frame[column, 'std'], metric(column)
-    digits = 2 if not (is_metric or figure.percent) else figure.digits
+    mean, std, measure = frame[column, 'mean'], frame[column, 'std'], metric(column)
+    digits = 2 if not (is_metric or measure.percent) else measure.digits
     marked = {}
     if group in _KINDS and column.partition('.')[2] in task_of(runs).columns:
       marked = marks(runs, column, oracle, correct)
@@ -348,10 +348,10 @@ def _add_differences(parts: _Parts, against: 'DataFrame', kind: str) -> None:
   """Adds the differences to a reference; those that favor a method are bold."""
   if against.empty:
     return
-  figure, reference = metric(against.attrs['column']), against.attrs['reference']
+  measure, reference = metric(against.attrs['column']), against.attrs['reference']
   group = f'{f"{COLUMNS[kind]} " * (kind != "deployed")}minus {reference}'
-  form = f'+.{figure.digits + 1}f'
-  favors = (against['p'] < 1 - LEVEL) & (against['difference'].map(figure.better) > 0)
+  form = f'+.{measure.digits + 1}f'
+  favors = (against['p'] < 1 - LEVEL) & (against['difference'].map(measure.better) > 0)
   parts.cells[group, 'difference'] = _numbers(against['difference'], form)
   parts.best[group, 'difference'] = list(against.index[favors])
   intervals = against[['low', 'high']].dropna().itertuples()
@@ -362,18 +362,18 @@ def _add_differences(parts: _Parts, against: 'DataFrame', kind: str) -> None:
 
 def _add_clients(parts: _Parts, clients: 'DataFrame', runs: 'DataFrame') -> None:
   """Adds clients that gain and lose against FedAvg, and the worst tenth."""
-  figure, base = task_of(runs).primary, label_of(runs, 'fed_avg')
+  measure, base = task_of(runs).primary, label_of(runs, 'fed_avg')
   if base:
-    changes = client_changes(clients, base, f'deployed_{figure.name}')
+    changes = client_changes(clients, base, f'deployed_{measure.name}')
     parts.keep(changes)
     for name in ('gain', 'equal', 'lose') if len(changes) else ():
       texts = _spreads(changes[name, 'mean'], changes[name, 'std'], '.1f')
       parts.cells[f'clients against {base}', name] = texts
   column = 'fairness.deployed.worst_decile'
   if column in runs:
-    worst = figure.factor * over_seeds(runs, [column])[column][['mean', 'std']]
+    worst = measure.factor * over_seeds(runs, [column])[column][['mean', 'std']]
     parts.keep(worst, 'worst_decile_')
-    texts = _spreads(worst['mean'], worst['std'], f'.{figure.digits}f')
+    texts = _spreads(worst['mean'], worst['std'], f'.{measure.digits}f')
     parts.cells['clients', 'worst tenth'] = texts
 
 

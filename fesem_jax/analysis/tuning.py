@@ -8,7 +8,7 @@ import numpy as np
 
 from fesem_jax import tasks
 from fesem_jax.run.results.frames import Recorded
-from fesem_jax.tasks import CLASSIFICATION, Figure
+from fesem_jax.tasks import CLASSIFICATION, Metric
 from fesem_jax.utils.display import text_of
 from fesem_jax.utils.errors import UserError, WorkdirError
 
@@ -44,7 +44,7 @@ class Choice(NamedTuple):
     tried: every point of the grid that the method can run with.
     scores: of each of these points, and each seed; None where the run diverged.
     seeds: of the runs.
-    figure: what the scores are.
+    metric: what the scores are.
     refused: the other points, and why the method cannot run with them.
   """
 
@@ -52,7 +52,7 @@ class Choice(NamedTuple):
   tried: list[Values]
   scores: list[list[float | None]]
   seeds: list[int]
-  figure: Figure = CLASSIFICATION.primary
+  metric: Metric = CLASSIFICATION.primary
   refused: tuple[tuple[Values, UserError], ...] = ()
 
   @property
@@ -73,7 +73,7 @@ class Choice(NamedTuple):
 
   def entry(self) -> dict[str, Any]:
     """The choice and the scores behind it, as tune.json holds them."""
-    name = f'validation_micro_{self.figure.name}'
+    name = f'validation_micro_{self.metric.name}'
     tried = [
       {'values': values, name: mean, 'of_seeds': scores}
       for values, mean, scores in zip(self.tried, self.means, self.scores, strict=True)

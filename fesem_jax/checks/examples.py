@@ -96,10 +96,10 @@ def request(
 
 
 def outcome(
-  sizes: Sequence[int] = (2, 2), trained: float = 1.0, **figures: float
+  sizes: Sequence[int] = (2, 2), trained: float = 1.0, **metrics: float
 ) -> rules.Outcome:
-  """A run of five rounds, with such figures."""
-  deployed = {'micro_accuracy': 0.9, 'micro_loss': 0.3} | figures
+  """A run of five rounds, with such metrics."""
+  deployed = {'micro_accuracy': 0.9, 'micro_loss': 0.3} | metrics
   summary = {
     'deployed': deployed,
     'num_clients': 4,

@@ -18,7 +18,7 @@ def contingency(first: np.ndarray, second: np.ndarray) -> np.ndarray:
   return counts.reshape(len(rows), len(columns)).astype(np.int64)
 
 
-def figures(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
+def scores(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
   """`ari`, `nmi` and `ami` of two clusterings.
 
   NMI is the mutual information over the mean of both entropies; AMI is adjusted for

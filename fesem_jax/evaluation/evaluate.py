@@ -18,9 +18,9 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Cohort, Model, Params
-from fesem_jax.evaluation.agreement import figures
+from fesem_jax.evaluation.agreement import scores as agreement_scores
 from fesem_jax.models.mixture import as_one_model, optimizer_of
-from fesem_jax.tasks import OWN_LOSS, Figure, Loss, Task
+from fesem_jax.tasks import OWN_LOSS, Loss, Metric, Task
 from fesem_jax.training.by_batches import evaluation_width
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
@@ -32,7 +32,7 @@ class Totals(NamedTuple):
   """Sums of each client's examples under its model."""
 
   examples: jax.Array  # [M] int examples of each client
-  sums: Any  # from which the figures of the task follow; see `Task.measure`
+  sums: Any  # from which the metrics of the task follow; see `Task.measure`
   # Name -> [M] float32, sum over examples; see `Model.metrics`.
   metrics: dict[str, jax.Array]
   loss: jax.Array  # [M] float32, sum over examples of the model's own
@@ -184,12 +184,12 @@ def _deployed_totals(
   return totals
 
 
-def client_figures(totals: Totals, task: Task) -> dict[str, np.ndarray]:
+def client_metrics(totals: Totals, task: Task) -> dict[str, np.ndarray]:
   """Name of each metric -> [M] float64, NaN for clients with nothing to measure."""
   measured = task.num_measured(totals.sums) > 0
   means = _means(totals, {'loss': totals.loss} if task is OWN_LOSS else {})
-  figures = task.by_client(totals.sums) | means
-  return {name: np.where(measured, values, np.nan) for name, values in figures.items()}
+  metrics = task.by_client(totals.sums) | means
+  return {name: np.where(measured, values, np.nan) for name, values in metrics.items()}
 
 
 def _means(totals: Totals, others: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -204,7 +204,7 @@ def _means(totals: Totals, others: dict[str, Any]) -> dict[str, np.ndarray]:
 
 def check_metrics(model: Model) -> None:
   """Raises `UserError` if metrics of a model share their names with others."""
-  names = [*{'loss', *(figure.name for figure in model.task.figures)}]
+  names = [*{'loss', *(metric.name for metric in model.task.metrics)}]
   names += [name for name, _ in model.metrics]
   repeated = [name for name in names if names.count(name) > 1]
   name = ''.join(repeated[-1:])
@@ -220,7 +220,7 @@ def scores(totals: Totals, task: Task) -> dict[str, float]:
   "macro" the mean over the clients with something to measure: of the task, of the
   model's metrics and of its loss; then the `pooled_NAME` of the task.
   """
-  client_values, micro = client_figures(totals, task), task.micro(totals.sums)
+  client_values, micro = client_metrics(totals, task), task.micro(totals.sums)
   size = np.asarray(totals.examples, np.float64)
   measured = task.num_measured(totals.sums) > 0
   # The squared error of regression follows from its sums.
@@ -229,22 +229,22 @@ def scores(totals: Totals, task: Task) -> dict[str, float]:
   def macro(values: np.ndarray, exists: np.ndarray) -> float:
     return float(values[exists].mean()) if exists.any() else float('nan')
 
-  def with_figure(figure: Figure) -> np.ndarray:
-    return measured & ~(np.isnan(client_values[figure.name]) & figure.may_lack)
+  def with_metric(metric: Metric) -> np.ndarray:
+    return measured & ~(np.isnan(client_values[metric.name]) & metric.may_lack)
 
-  names = [figure.name for figure in task.figures]
-  figures = {f'micro_{name}': micro.get(name, float('nan')) for name in names}
-  figures |= {
-    f'macro_{f.name}': macro(client_values[f.name], with_figure(f))
-    for f in task.figures
+  names = [metric.name for metric in task.metrics]
+  metrics = {f'micro_{name}': micro.get(name, float('nan')) for name in names}
+  metrics |= {
+    f'macro_{f.name}': macro(client_values[f.name], with_metric(f))
+    for f in task.metrics
   }
   for name, values in _means(totals, loss).items():
-    figures[f'micro_{name}'] = float('nan')
+    metrics[f'micro_{name}'] = float('nan')
     if measured.any():
       average = np.average(values[measured], weights=size[measured])
-      figures[f'micro_{name}'] = float(average)
-    figures[f'macro_{name}'] = macro(values, measured)
-  return figures | task.pooled(totals.sums)
+      metrics[f'micro_{name}'] = float(average)
+    metrics[f'macro_{name}'] = macro(values, measured)
+  return metrics | task.pooled(totals.sums)
 
 
 def agreement(
@@ -253,4 +253,4 @@ def agreement(
   """ARI, NMI and AMI of an assignment with the true clusters; None without truth."""
   if truth is None:
     return {'ari': None, 'nmi': None, 'ami': None}
-  return {**figures(truth, assignment)}
+  return {**agreement_scores(truth, assignment)}

@@ -28,11 +28,11 @@ _APART = 0.06  # Between methods at one value that is no number.
 
 def metric_name(metric: str) -> str:
   """A metric on an axis: 'Deployed micro accuracy (%)' of 'deployed.micro_accuracy'."""
-  figure = tables.metric(metric)
-  words = re.split('[._]', metric.removesuffix(figure.name))[:-1]
+  measure = tables.metric(metric)
+  words = re.split('[._]', metric.removesuffix(measure.name))[:-1]
   words = [w.replace('finetuned', 'fine-tuned') for w in words if w != 'clusters']
-  text = ' '.join([*words, figure.label.replace('_', ' ')])
-  return NAMES.get(metric, f'{text[0].upper()}{text[1:]}{" (%)" * figure.percent}')
+  text = ' '.join([*words, measure.label.replace('_', ' ')])
+  return NAMES.get(metric, f'{text[0].upper()}{text[1:]}{" (%)" * measure.percent}')
 
 
 def average(rounds: pd.DataFrame, metric: str, over: str = 'round') -> pd.DataFrame:

@@ -10,7 +10,7 @@ from fesem_jax.tasks.classification import CLASSIFICATION
 from fesem_jax.tasks.multilabel import MULTILABEL
 from fesem_jax.tasks.regression import OWN_LOSS, REGRESSION
 from fesem_jax.tasks.sequence import SEQUENCE
-from fesem_jax.tasks.task import Figure, Loss, Task
+from fesem_jax.tasks.task import Loss, Metric, Task
 from fesem_jax.utils.errors import check
 
 __all__ = [
@@ -20,8 +20,8 @@ __all__ = [
   'REGRESSION',
   'SEQUENCE',
   'TASKS',
-  'Figure',
   'Loss',
+  'Metric',
   'Task',
   'from_scores',
   'of',
@@ -48,7 +48,7 @@ def with_loss(task: Task, loss: Loss) -> Task:
 
 
 def from_scores(scores: Mapping[str, Any]) -> Task:
-  """The task whose figures a record holds; classification if there are none."""
+  """The task whose metrics a record holds; classification if there are none."""
   if next(iter(scores), None) == OWN_LOSS.primary_column:
     return OWN_LOSS
   for task in TASKS.values():

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from fesem_jax.tasks.targets import labels
-from fesem_jax.tasks.task import Figure, Task, add, softmax
+from fesem_jax.tasks.task import Metric, Task, add, softmax
 
 
 def cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
@@ -17,7 +17,7 @@ def cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
   return optax.softmax_cross_entropy(logits, jax.nn.one_hot(y, logits.shape[-1]))
 
 
-_BLOCK = 2**15  # Clients whose figures are computed at once.
+_BLOCK = 2**15  # Clients whose metrics are computed at once.
 
 
 class Counts(NamedTuple):
@@ -69,7 +69,7 @@ def _block_metrics(counts: Counts) -> dict[str, np.ndarray]:
 
 
 def _micro(counts: Counts) -> dict[str, float]:
-  """Each client's figures, weighted by its examples."""
+  """Each client's metrics, weighted by its examples."""
   size = _num_measured(counts)
   exists = size > 0
   return {
@@ -95,9 +95,9 @@ def _mix(logits: jax.Array, log_weights: jax.Array) -> jax.Array:
 CLASSIFICATION = Task(
   name='classification',
   loss=cross_entropy,
-  figures=(
-    Figure('accuracy', 'accuracy', 'acc', percent=True, higher_is_better=True),
-    Figure('f1', 'F1', 'F1', percent=True, higher_is_better=True),
+  metrics=(
+    Metric('accuracy', 'accuracy', 'acc', percent=True, higher_is_better=True),
+    Metric('f1', 'F1', 'F1', percent=True, higher_is_better=True),
   ),
   targets=labels,
   target_dtype=np.int32,

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from fesem_jax.tasks.targets import label_sets
-from fesem_jax.tasks.task import Figure, Task, add
+from fesem_jax.tasks.task import Metric, Task, add
 from fesem_jax.utils.errors import warn_once
 
 # AUC is that of logits that are rounded to _BINS values, which can be counted; those of
@@ -20,7 +20,7 @@ from fesem_jax.utils.errors import warn_once
 # differ by 6 % from _LEAST up to _MOST, to which larger ones are cut.
 _BINS, _LEAST, _MOST = 512, 0.01, 1e4
 _TIED = 0.2  # Share of the pairs of a label that are taken for ties, at most.
-_BLOCK = 2**10  # Clients whose figures are computed at once.
+_BLOCK = 2**10  # Clients whose metrics are computed at once.
 
 
 def binary_cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
@@ -60,7 +60,7 @@ def _measure(
   )
 
 
-def _figures(counts: LabelCounts) -> dict[str, np.ndarray]:
+def _metrics(counts: LabelCounts) -> dict[str, np.ndarray]:
   """[M] metrics of scikit-learn; F1 is over labels that occur, AUC over mixed ones."""
   size, exact, correct, predicted, actual, logits = counts
   either = predicted + actual
@@ -73,30 +73,30 @@ def _figures(counts: LabelCounts) -> dict[str, np.ndarray]:
   pairs = positive.sum(axis=2) * negative.sum(axis=2)
   auc = ordered / np.where(pairs > 0, pairs, 1)
   with np.errstate(invalid='ignore'):
-    figures = {
+    metrics = {
       'exact_match': exact / size,
       'f1_micro': 2 * correct.sum(axis=1) / np.where(whole > 0, whole, 1),
       'f1_macro': f1.sum(axis=1) / np.maximum(occurs.sum(axis=1), 1),
       'auc': np.where(pairs > 0, auc, 0).sum(axis=1) / (pairs > 0).sum(axis=1),
     }
-  return {name: np.where(size > 0, values, np.nan) for name, values in figures.items()}
+  return {name: np.where(size > 0, values, np.nan) for name, values in metrics.items()}
 
 
 def _client_metrics(counts: LabelCounts) -> dict[str, np.ndarray]:
   # Of some clients at a time: all in float64 would take gigabytes.
   blocks = [
-    _figures(LabelCounts(*(np.asarray(c[i : i + _BLOCK], np.float64) for c in counts)))
+    _metrics(LabelCounts(*(np.asarray(c[i : i + _BLOCK], np.float64) for c in counts)))
     for i in range(0, max(1, len(counts.examples)), _BLOCK)
   ]
   return {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
 
 
 def _micro(counts: LabelCounts) -> dict[str, float]:
-  """Over the examples of all clients together: no mean of the clients' figures."""
+  """Over the examples of all clients together: no mean of the clients' metrics."""
   whole = (np.asarray(c).sum(axis=0, dtype=np.float64, keepdims=True) for c in counts)
   summed = LabelCounts(*whole)
   _warn_of_ties(summed.logits[0])
-  return {name: float(values[0]) for name, values in _figures(summed).items()}
+  return {name: float(values[0]) for name, values in _metrics(summed).items()}
 
 
 def _warn_of_ties(counts: np.ndarray) -> None:
@@ -120,16 +120,16 @@ def _probabilities(logits: np.ndarray) -> np.ndarray:
   return np.asarray(jax.nn.sigmoid(logits))
 
 
-_EXACT = Figure('exact_match', 'exact match', 'exact', True, True)
-_F1_MICRO = Figure('f1_micro', 'F1 of all labels', 'F1 micro', True, True)
-_F1_MACRO = Figure('f1_macro', 'mean F1 of labels', 'F1 macro', True, True)
+_EXACT = Metric('exact_match', 'exact match', 'exact', True, True)
+_F1_MICRO = Metric('f1_micro', 'F1 of all labels', 'F1 micro', True, True)
+_F1_MACRO = Metric('f1_macro', 'mean F1 of labels', 'F1 macro', True, True)
 # Of a client whose examples all have a label, or none has it, there is none.
-_AUC = Figure('auc', 'AUC', 'AUC', True, True, may_lack=True)
+_AUC = Metric('auc', 'AUC', 'AUC', True, True, may_lack=True)
 
 MULTILABEL = Task(
   name='multilabel',
   loss=binary_cross_entropy,
-  figures=(_EXACT, _F1_MICRO, _F1_MACRO, _AUC),
+  metrics=(_EXACT, _F1_MICRO, _F1_MACRO, _AUC),
   targets=label_sets,
   target_dtype=np.int32,
   outputs='labels',

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.tasks.targets import targets
-from fesem_jax.tasks.task import Figure, Task
+from fesem_jax.tasks.task import Metric, Task
 
 
 def squared_error(outputs: jax.Array, y: jax.Array) -> jax.Array:
@@ -47,7 +47,7 @@ def _add(a: Errors, b: Errors) -> Errors:
   )
 
 
-def _figures(
+def _metrics(
   count: np.ndarray, squared: np.ndarray, mean: np.ndarray, scatter: np.ndarray
 ) -> dict[str, np.ndarray]:
   """RMSE of all targets, R2 (`r2_score`) and mean squared error from sums [..., D]."""
@@ -67,7 +67,7 @@ def _figures(
 
 
 def _client_metrics(errors: Errors) -> dict[str, np.ndarray]:
-  return _figures(*(np.asarray(x, np.float64) for x in errors))
+  return _metrics(*(np.asarray(x, np.float64) for x in errors))
 
 
 def _micro(errors: Errors) -> dict[str, float]:
@@ -80,8 +80,8 @@ def _micro(errors: Errors) -> dict[str, float]:
   count, mean = count[exists, None], mean[exists]
   center = (count * mean).sum(axis=0) / total
   whole = scatter[exists].sum(axis=0) + (count * np.square(mean - center)).sum(axis=0)
-  figures = _figures(total, squared[exists].sum(axis=0), center, whole)
-  return {name: float(value) for name, value in figures.items()}
+  metrics = _metrics(total, squared[exists].sum(axis=0), center, whole)
+  return {name: float(value) for name, value in metrics.items()}
 
 
 def _mix(outputs: jax.Array, log_weights: jax.Array) -> jax.Array:
@@ -89,14 +89,14 @@ def _mix(outputs: jax.Array, log_weights: jax.Array) -> jax.Array:
   return (jnp.exp(log_weights)[:, None, None] * outputs).sum(axis=0)
 
 
-_RMSE = Figure('rmse', 'RMSE', 'RMSE', percent=False, higher_is_better=False)
-_R2 = Figure('r2', 'R2', 'R2', percent=False, higher_is_better=True)
-_LOSS = Figure('loss', 'loss', 'loss', percent=False, higher_is_better=False)
+_RMSE = Metric('rmse', 'RMSE', 'RMSE', percent=False, higher_is_better=False)
+_R2 = Metric('r2', 'R2', 'R2', percent=False, higher_is_better=True)
+_LOSS = Metric('loss', 'loss', 'loss', percent=False, higher_is_better=False)
 
 REGRESSION = Task(
   name='regression',
   loss=squared_error,
-  figures=(_RMSE, _R2, _LOSS),
+  metrics=(_RMSE, _R2, _LOSS),
   targets=targets,
   target_dtype=np.float32,
   outputs='targets',
@@ -116,11 +116,11 @@ REGRESSION = Task(
 # Of models with another loss, which ranks them.
 OWN_LOSS = REGRESSION._replace(
   name='regression, own loss',
-  figures=(_LOSS, _RMSE, _R2),
+  metrics=(_LOSS, _RMSE, _R2),
   by_client=lambda errors: _without_loss(_client_metrics(errors)),
   micro=lambda errors: _without_loss(_micro(errors)),
 )
 
 
-def _without_loss(figures: dict[str, Any]) -> dict[str, Any]:
-  return {name: value for name, value in figures.items() if name != _LOSS.name}
+def _without_loss(metrics: dict[str, Any]) -> dict[str, Any]:
+  return {name: value for name, value in metrics.items() if name != _LOSS.name}

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from fesem_jax.tasks.targets import tokens
-from fesem_jax.tasks.task import Figure, Task, add, softmax
+from fesem_jax.tasks.task import Metric, Task, add, softmax
 
 # In place of a token that is not to be predicted, e.g. behind the end of a sequence.
 NO_TOKEN = -1
@@ -69,9 +69,9 @@ def _shape(count: int, example_shape: tuple[int, ...]) -> tuple[int, ...]:
 SEQUENCE = Task(
   name='sequence',
   loss=token_cross_entropy,
-  figures=(
-    Figure('accuracy', 'accuracy', 'acc', percent=True, higher_is_better=True),
-    Figure(
+  metrics=(
+    Metric('accuracy', 'accuracy', 'acc', percent=True, higher_is_better=True),
+    Metric(
       'perplexity', 'perplexity', 'perplexity', percent=False, higher_is_better=False
     ),
   ),

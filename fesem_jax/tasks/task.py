@@ -11,12 +11,12 @@ import numpy as np
 # (Outputs [B, ...], targets y [B, ...]) -> [B] float32, one number for each example.
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 
-# Sums over a client's examples from which its figures follow, a tree of arrays.
+# Sums over a client's examples from which its metrics follow, a tree of arrays.
 Sums = Any
 
 
-class Figure(NamedTuple):
-  """A figure of merit."""
+class Metric(NamedTuple):
+  """A metric of a task."""
 
   name: str  # as in records and columns, e.g. 'rmse'
   label: str  # as in sentences and figures, e.g. 'RMSE'
@@ -41,7 +41,7 @@ class Figure(NamedTuple):
     return 1 if self.percent else 3
 
   def better(self, value: float) -> float:
-    """A number that is the larger the better the figure is; -inf for NaN."""
+    """A number that is the larger the better the metric is; -inf for NaN."""
     if math.isnan(value):
       return -math.inf
     return value if self.higher_is_better else -value
@@ -56,7 +56,7 @@ class Figure(NamedTuple):
 
 
 def columns(names: Sequence[str]) -> tuple[str, ...]:
-  """Names in records of some figures: micro ones, then macro ones."""
+  """Names in records of some metrics: micro ones, then macro ones."""
   return (*(f'micro_{name}' for name in names), *(f'macro_{name}' for name in names))
 
 
@@ -78,7 +78,7 @@ class Task(NamedTuple):
   Attributes:
     name: of the flag `--task`.
     loss: that clients minimize unless their model has another one.
-    figures: what is measured; the first one decides which of two models is better.
+    metrics: what is measured; the first one decides which of two models is better.
     targets: (y of any kind, its name in errors, L or None) -> y [T, ...]; raises
       `UserError`.
     target_dtype: of y.
@@ -102,7 +102,7 @@ class Task(NamedTuple):
 
   name: str
   loss: Loss
-  figures: tuple[Figure, ...]
+  metrics: tuple[Metric, ...]
   targets: Callable[[Any, str, int | None], np.ndarray]
   target_dtype: type
   outputs: str
@@ -121,22 +121,16 @@ class Task(NamedTuple):
   pooled: Callable[[Sums], dict[str, float]] = lambda sums: {}
 
   @property
-  def primary(self) -> Figure:
-    """The figure that decides which of two models is better."""
-    return self.figures[0]
+  def primary(self) -> Metric:
+    """The metric that decides which of two models is better."""
+    return self.metrics[0]
 
   @property
   def columns(self) -> tuple[str, ...]:
-    """Names of the figures in records: micro ones, then macro ones."""
-    return columns([figure.name for figure in self.figures])
+    """Names of the metrics in records: micro ones, then macro ones."""
+    return columns([metric.name for metric in self.metrics])
 
   @property
   def primary_column(self) -> str:
-    """Name in records of the figure that decides."""
+    """Name in records of the metric that decides."""
     return f'micro_{self.primary.name}'
-
-  def figure(self, column: str) -> Figure:
-    """The figure of a column of records; a metric of the user's own is a number."""
-    name = column.split('_', 1)[1]
-    default = Figure(name, name, name, percent=False, higher_is_better=True)
-    return next((figure for figure in self.figures if figure.name == name), default)

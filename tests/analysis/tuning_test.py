@@ -45,7 +45,7 @@ def test_the_metric_of_the_task_of_honest_clients_decides():
     for x in (1.0, 0.0, 1.0)
   ]
   choice = choose({x: [error] for x, error in enumerate(errors)})
-  assert (choice.values, choice.figure.name) == ({'x': 1}, 'rmse')
+  assert (choice.values, choice.metric.name) == ({'x': 1}, 'rmse')
   tuned = {'finetuned': {'micro_accuracy': 0.1}}, {'finetuned': {'micro_accuracy': 0.2}}
   finetuned = {1: [run(0.9, **tuned[0])], 2: [run(0.5, **tuned[1])]}
   assert choose(finetuned, 'finetuned').values == {'x': 2}

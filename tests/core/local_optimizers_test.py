@@ -133,7 +133,7 @@ def test_fine_tuning_of_a_mixture_sees_each_of_its_models(stays):
       lambda d: evaluate.evaluate_clients(used, local, d, d, jax.random.key(1), 3)[:2]
     )
     both = measure(data)
-    return [evaluate.client_figures(t, local.model.task)['accuracy'] for t in both]
+    return [evaluate.client_metrics(t, local.model.task)['accuracy'] for t in both]
 
   deployed, tuned = figures(optax.sgd(2.0))
   assert (deployed != tuned).any()

@@ -1,4 +1,4 @@
-"""Figures of models by hand: own metrics, empty clients, clients that are new."""
+"""Metrics of models by hand: own ones, empty clients, clients that are new."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ TOTALS = evaluate.Totals(
 
 def test_own_metrics_are_means_over_examples_and_over_clients_that_have_any():
   with np.errstate(invalid='raise'):
-    metrics = evaluate.client_figures(TOTALS, CLASSIFICATION)
+    metrics = evaluate.client_metrics(TOTALS, CLASSIFICATION)
     result = evaluate.scores(TOTALS, CLASSIFICATION)
   np.testing.assert_array_equal(metrics['margin'], [1.5, np.nan, -1])
   np.testing.assert_array_equal(metrics['accuracy'], [0.25, np.nan, 1])

@@ -16,7 +16,7 @@ def scores(task, value):
 
 
 def value_of(seed, number, gain=0.0):
-  """The figures of a round."""
+  """The metrics of a round."""
   return 0.3 + 0.1 * number + 0.01 * seed + gain
 
 
@@ -34,8 +34,8 @@ def clients_of(names, task=CLASSIFICATION, clusters=2, gain=0.0):
   if clusters:
     columns['cluster'] = np.arange(count) % clusters
   for kind in ('deployed', 'finetuned'):
-    for i, figure in enumerate(task.figures):
-      columns[f'{kind}_{figure.name}'] = accuracy + i / 100
+    for i, metric in enumerate(task.metrics):
+      columns[f'{kind}_{metric.name}'] = accuracy + i / 100
   return pd.DataFrame(columns)
 
 

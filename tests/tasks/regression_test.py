@@ -42,7 +42,7 @@ def drawn(seed, shift=0.0, sizes=(2, 5, 40, 300), targets=1):
 def test_figures_match_scikit_learn(targets, parts):
   truths, guesses = drawn(0, targets=targets)
   totals = totals_of(truths, guesses, parts)
-  metrics = evaluate.client_figures(totals, REGRESSION)
+  metrics = evaluate.client_metrics(totals, REGRESSION)
   for i, (y, guess) in enumerate(zip(truths, guesses, strict=True)):
     mean_square = np.square(y.astype(np.float64) - guess).mean()
     np.testing.assert_allclose(metrics['loss'][i], mean_square, rtol=1e-5)
@@ -79,7 +79,7 @@ def test_examples_of_weight_0_do_not_count():
 
 def test_targets_about_a_large_mean_keep_their_spread():
   truths, guesses = drawn(1, shift=1e4)
-  result = evaluate.client_figures(totals_of(truths, guesses, 4), REGRESSION)
+  result = evaluate.client_metrics(totals_of(truths, guesses, 4), REGRESSION)
   expected = [r2_score(y, g) for y, g in zip(truths, guesses, strict=True)]
   np.testing.assert_allclose(result['r2'], expected, rtol=1e-2, atol=1e-3)
 
@@ -88,7 +88,7 @@ def test_equal_targets_and_clients_without_examples():
   same = np.full((4, 1), 3.0, np.float32)
   none = np.zeros((0, 1), np.float32)
   totals = totals_of([same, same, none], [same, same + 1, none])
-  result = evaluate.client_figures(totals, REGRESSION)
+  result = evaluate.client_metrics(totals, REGRESSION)
   np.testing.assert_array_equal(result['r2'], [1.0, 0.0, np.nan])
   assert r2_score(same, same) == 1.0
   assert r2_score(same, same + 1) == 0.0
@@ -112,7 +112,7 @@ def test_targets_that_do_not_fit_are_refused(y):
 
 def test_a_single_example_has_an_r2_of_1_or_0_and_counts_like_any_other():
   one, two = np.full((1, 1), 2.0, np.float32), np.array([[0.0], [4.0]], np.float32)
-  metrics = evaluate.client_figures(totals_of([one, one], [one, one + 1]), REGRESSION)
+  metrics = evaluate.client_metrics(totals_of([one, one], [one, one + 1]), REGRESSION)
   assert metrics['r2'].tolist() == [1, 0]
   # Errors of 0, 0 and 3, of targets that scatter by 8 about their mean.
   result = REGRESSION.micro(totals_of([two, one], [two, one + 3]).sums)

@@ -44,7 +44,7 @@ def test_figures_match_scikit_learn_over_the_tokens():
   sums = jax.tree.map(lambda *rows: np.stack(rows), *each)
   sizes = np.array([len(y) for _, y in clients])
   totals = evaluate.Totals(sizes, sums, {}, np.zeros(3))
-  metrics = evaluate.client_figures(totals, SEQUENCE)
+  metrics = evaluate.client_metrics(totals, SEQUENCE)
   flat = []
   for i, (logits, y) in enumerate(clients):
     kept = y >= 0
@@ -106,7 +106,7 @@ def test_tokens_of_all_clients_count_alike():
     np.testing.assert_allclose(result[f'{kind}_loss'], np.log(8) / 2)
     np.testing.assert_allclose(result[f'{kind}_own'], 3)
   np.testing.assert_allclose(
-    evaluate.client_figures(totals, SEQUENCE)['own'], [2, np.nan, 4]
+    evaluate.client_metrics(totals, SEQUENCE)['own'], [2, np.nan, 4]
   )
 
 

@@ -1,4 +1,4 @@
-"""What tasks say about their figures, and which task a record is of."""
+"""What tasks say about their metrics, and which task a record is of."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ from fesem_jax.tasks import (
 )
 from fesem_jax.utils.errors import UserError
 
-ACCURACY, (RMSE, R2, LOSS) = CLASSIFICATION.primary, REGRESSION.figures
+ACCURACY, (RMSE, R2, LOSS) = CLASSIFICATION.primary, REGRESSION.metrics
 
 
 def test_accuracies_are_shown_in_percent_and_errors_as_they_are():
@@ -37,9 +37,9 @@ def test_a_better_figure_is_larger_if_accuracy_and_smaller_if_error():
     'auc': True,
   }  # fmt: skip
   for task in tasks.TASKS.values():
-    for figure in task.figures:
-      assert figure.higher_is_better == expected[figure.name]
-      assert figure.percent == (expected[figure.name] and figure.name != 'r2')
+    for metric in task.metrics:
+      assert metric.higher_is_better == expected[metric.name]
+      assert metric.percent == (expected[metric.name] and metric.name != 'r2')
 
 
 def test_the_task_of_a_record_is_named_in_it_or_known_by_its_figures():

@@ -16,7 +16,7 @@ from fesem_jax.run.callbacks.callback import Callback, Event, Stop
 from fesem_jax.run.results import saved_models
 from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.run.results.records import Record
-from fesem_jax.tasks import Figure
+from fesem_jax.tasks import Metric
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Index, checked
@@ -113,20 +113,20 @@ class BestRound(Callback):
   def on_end(self, event: Event) -> None:
     """Says in the summary which round is best."""
     history = event.result.history if event.result else ()
-    figure = event.algorithm.local.model.measured_as.primary
-    best, _ = _best(history, figure)
+    metric = event.algorithm.local.model.measured_as.primary
+    best, _ = _best(history, metric)
     if best is not None:
       best = best | best.get('honest', {})  # As of its validation examples.
       kinds = 'round', VALIDATION, 'deployed', 'finetuned'
       event.summary[BEST_ROUND] = {kind: best[kind] for kind in kinds}
 
 
-def _best(records: Sequence[Record], figure: Figure) -> tuple[Record | None, int]:
-  """The first record of the best validation figure, and evaluations since; or None."""
+def _best(records: Sequence[Record], metric: Metric) -> tuple[Record | None, int]:
+  """The first record of the best validation metric, and evaluations since; or None."""
   records = [r for r in records if VALIDATION in r]
-  scores = [r[VALIDATION][f'micro_{figure.name}'] for r in records]
+  scores = [r[VALIDATION][f'micro_{metric.name}'] for r in records]
   # Records of earlier rounds have None for what is not finite, the worst.
-  values = [-np.inf if x is None else figure.better(x) for x in scores]
+  values = [-np.inf if x is None else metric.better(x) for x in scores]
   if not values:
     return None, 0
   i = int(np.argmax(values))

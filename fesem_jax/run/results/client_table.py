@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fesem_jax.evaluation.evaluate import Totals, client_figures
+from fesem_jax.evaluation.evaluate import Totals, client_metrics
 from fesem_jax.evaluation.fairness import fairness
-from fesem_jax.tasks import Figure, Task
+from fesem_jax.tasks import Metric, Task
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.safe_files import reading
@@ -52,7 +52,7 @@ def make(
   if assignment is not None:
     columns['cluster'] = np.asarray(assignment, np.int64)
   for kind, totals in zip(KINDS, (deployed, finetuned), strict=True):
-    for name, values in client_figures(totals, task).items():
+    for name, values in client_metrics(totals, task).items():
       columns[f'{kind}_{name}'] = values[places]
   if honest is not None:
     columns['honest'] = honest
@@ -79,10 +79,10 @@ def counted(clients: 'DataFrame') -> 'DataFrame':
   return clients[clients['honest'].ne(0)] if 'honest' in clients else clients
 
 
-def fairness_of(clients: 'DataFrame', figure: Figure) -> dict[str, Any]:
+def fairness_of(clients: 'DataFrame', metric: Metric) -> dict[str, Any]:
   """`fairness` over honest clients, of the deployed and the fine-tuned models."""
-  values = {kind: counted(clients)[f'{kind}_{figure.name}'] for kind in KINDS}
-  higher = figure.higher_is_better
+  values = {kind: counted(clients)[f'{kind}_{metric.name}'] for kind in KINDS}
+  higher = metric.higher_is_better
   return {kind: fairness(x.to_numpy(), higher) for kind, x in values.items()}
 
 
