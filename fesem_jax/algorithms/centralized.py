@@ -72,9 +72,7 @@ def centralized(local: LocalTraining) -> Algorithm:
     return state._replace(params=params), info
 
   sent = Traffic(
-    lambda inputs, drawn: Sent(0, 0),
-    inputs=lambda state: state.sent,
-    start_up=float,
+    lambda inputs, drawn: Sent(0, 0), inputs=lambda state: state.sent, start_up=float
   )
   return Algorithm(local, init, step, deployed, traffic=sent)
 

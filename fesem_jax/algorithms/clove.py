@@ -10,15 +10,17 @@ from fesem_jax.algorithms.common import client_models
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.common.cluster_averaging import train_clusters
 from fesem_jax.algorithms.common.random_centers import random_models
-from fesem_jax.core import prng_streams, traffic, tree
+from fesem_jax.core import prng_streams, sharding, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
-from fesem_jax.core.sampling import everyone
+from fesem_jax.core.sampling import everyone, first_at_random
 from fesem_jax.core.sums import mean_of
-from fesem_jax.core.types import Params
-from fesem_jax.server import loss_vectors
-from fesem_jax.training.client_losses import start_by_loss
+from fesem_jax.core.types import Cohort, Params
+from fesem_jax.server.silhouette import clusters_of_best_number
+from fesem_jax.server.vector_clusters import clusters_of_vectors, match_clusters
+from fesem_jax.training.client_losses import cohort_losses, start_by_loss
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Count
 
@@ -35,10 +37,7 @@ class CloveState(NamedTuple):
 
 @recorded
 def clove(
-  local: LocalTraining,
-  *,
-  num_clusters: Count = 4,
-  choose_num_clusters: bool = False,
+  local: LocalTraining, *, num_clusters: Count = 4, choose_num_clusters: bool = False
 ) -> Algorithm:
   """Builds CLoVE (Bhatia et al., "CLoVE: Personalized Federated Learning through
   Clustering of Loss Vector Embeddings", ICML 2026).
@@ -72,10 +71,10 @@ def clove(
   def assign(state, data, cohort, key):
     def cluster_by_loss():
       args = local, state.centers, data, cohort, key, choose_num_clusters
-      return loss_vectors.clusters_by_loss(*args)
+      return clusters_by_loss(*args)
 
     arguments = num_clusters, data, cohort, key
-    assign_at_random = functools.partial(loss_vectors.clusters_at_random, *arguments)
+    assign_at_random = functools.partial(clusters_at_random, *arguments)
     return jax.lax.cond(state.rounds == 0, assign_at_random, cluster_by_loss)
 
   def step(state, data, cohort, key):
@@ -98,6 +97,60 @@ def clove(
 
   sent = _traffic(local, num_clusters)
   return Algorithm(local, init, step, deployed, traffic=sent)
+
+
+def clusters_by_loss(
+  local: LocalTraining,
+  models: Params,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  choose_number: bool,
+) -> jax.Array:
+  """[S] int32 model of each client: clusters of loss vectors, matched to the models.
+
+  Those that drop out, or have losses that are not finite, get the model of least loss.
+  """
+  losses = cohort_losses(local, models, data, cohort)
+  arrived = local.arrived(key, data, cohort.ids)
+  exists = (data.sizes(cohort.ids) > 0) & arrived & jnp.isfinite(losses).all(axis=1)
+  # A number for each client and model: small enough to be whole on every device.
+  losses, exists = sharding.on_all_devices((losses, exists), local.mesh)
+  ids = jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip')
+  clustering_key = prng_streams.fold(key, prng_streams.CLUSTERING)
+  matched = cluster_and_match(clustering_key, losses, exists, ids, choose_number)
+  return jnp.where(exists, matched, losses.argmin(axis=1)).astype(jnp.int32)
+
+
+def cluster_and_match(
+  key: jax.Array,
+  losses: jax.Array,
+  exists: jax.Array,
+  client_ids: jax.Array,
+  choose_number: bool = False,
+) -> jax.Array:
+  """K-means of losses [S, K], then the matching of clusters to models of least loss."""
+  losses = jnp.where(exists[:, None], losses, 0.0)
+  if choose_number:
+    cluster = clusters_of_best_number(losses, exists, client_ids, losses.shape[1])
+  else:
+    cluster = clusters_of_vectors(key, losses, exists, client_ids, losses.shape[1])
+  return match_clusters(cluster, exists, losses)
+
+
+def clusters_at_random(
+  num_models: int, data: FederatedData, cohort: Cohort, key: jax.Array
+) -> jax.Array:
+  """[S] int32: a random model for each client, and a client for each of K models."""
+
+  def draw(key: jax.Array) -> jax.Array:
+    return jax.random.randint(key, (), 0, num_models)
+
+  shuffle_key = prng_streams.fold(key, prng_streams.SHUFFLE)
+  models = jax.vmap(draw)(data.keys_of(shuffle_key, cohort.ids))
+  keys = data.keys_of(prng_streams.fold(key, prng_streams.DRAWS), cohort.ids)
+  first = first_at_random(keys, data.sizes(cohort.ids) > 0, num_models)
+  return models.at[first].set(jnp.arange(len(first), dtype=jnp.int32))
 
 
 def _last_clusters(

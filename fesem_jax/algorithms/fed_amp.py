@@ -26,10 +26,7 @@ class FedAmpState(NamedTuple):
 
 @recorded
 def fed_amp(
-  local: LocalTraining,
-  *,
-  amp_lambda: NotNegative = 0.01,
-  amp_sigma: Positive = 10.0,
+  local: LocalTraining, *, amp_lambda: NotNegative = 0.01, amp_sigma: Positive = 10.0
 ) -> Algorithm:
   """Builds FedAMP (Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID
   Data", AAAI 2021: Algorithm 1).

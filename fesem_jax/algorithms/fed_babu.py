@@ -12,9 +12,7 @@ from fesem_jax.core.made_by import recorded
 
 @recorded
 def fed_babu(
-  local: LocalTraining,
-  *,
-  head_layers: Sequence[str] = ('logits',),
+  local: LocalTraining, *, head_layers: Sequence[str] = ('logits',)
 ) -> Algorithm:
   """Builds FedBABU (Oh et al., "FedBABU: Toward Enhanced Representation for Federated
   Image Classification", ICLR 2022).

@@ -21,10 +21,7 @@ from fesem_jax.utils.ranges import NotNegative
 
 @recorded
 def fed_dane(
-  local: LocalTraining,
-  *,
-  prox_mu: NotNegative = 0.1,
-  same_cohort: bool = False,
+  local: LocalTraining, *, prox_mu: NotNegative = 0.1, same_cohort: bool = False
 ) -> Algorithm:
   """Builds FedDANE (Li et al., "FedDANE: A Federated Newton-Type Method", 2019).
 

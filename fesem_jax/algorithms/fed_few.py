@@ -35,10 +35,7 @@ class FedFewState(NamedTuple):
 
 @recorded
 def fed_few(
-  local: LocalTraining,
-  *,
-  num_clusters: Count = 3,
-  few_mu: Positive = 0.01,
+  local: LocalTraining, *, num_clusters: Count = 3, few_mu: Positive = 0.01
 ) -> Algorithm:
   """Builds FedFew with K models.
 

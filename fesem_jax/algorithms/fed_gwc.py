@@ -24,12 +24,15 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sums import mean_of, or_one
 from fesem_jax.core.types import Params
-from fesem_jax.server import gaussian_rewards
-from fesem_jax.server.gaussian_rewards import MAX_CLUSTERS
+from fesem_jax.server import spectral_splits
+from fesem_jax.server.spectral_splits import MAX_CLUSTERS
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.one_client import for_each_batch
 from fesem_jax.utils import processes
 from fesem_jax.utils.ranges import Count, Positive
+
+# Added to variances; a client alone in its cluster has none.
+_LEAST_VARIANCE = 1e-12
 
 
 class FedGwcState(NamedTuple):
@@ -115,8 +118,8 @@ def fed_gwc(
     share = part.sum(axis=0) / or_one(sizes_of(r, MAX_CLUSTERS, data))  # a_k
     rows = tree.rows_of(state.interactions, cohort)
     with jax.default_matmul_precision('highest'):
-      rewards = gaussian_rewards.rewards(trained.state, visited, part)
-      rows, change = gaussian_rewards.updated(rows, cohort.ids, rewards, part, share)
+      rewards = _rewards(trained.state, visited, part)
+      rows, change = _updated(rows, cohort.ids, rewards, part, share)
     change = (1 - share) * state.change + share * change
     settled = jnp.where(change < variable(gwc_eps), state.settled + 1, 0)
     settled = jnp.where(share > 0, settled, state.settled)
@@ -133,7 +136,7 @@ def fed_gwc(
     if not ready.any():
       return state, info
     before, interactions = processes.on_host((state.assignment, state.interactions))
-    after, count = gaussian_rewards.split_clusters(
+    after, count = spectral_splits.split_clusters(
       interactions, before, int(state.num_clusters), ready, exists,
       min_size=min_size, gamma=gwc_gamma,
     )  # fmt: skip
@@ -158,3 +161,35 @@ def fed_gwc(
     extras='losses of its steps',
   )
   return Algorithm(local, init, step, deployed, between, traffic=sent)
+
+
+def _rewards(losses: jax.Array, weights: jax.Array, part: jax.Array) -> jax.Array:
+  """[S] float32 mean rewards of losses [S, T], weights [S, T], clusters [S, K]."""
+  total = or_one(jnp.einsum('sk,st->kt', part, weights))
+
+  def mean(values):  # [S, T], that of each client's cluster
+    means = jnp.einsum('sk,st->kt', part, weights * values) / total
+    return jnp.einsum('sk,kt->st', part, means)
+
+  squares = (losses - mean(losses)) ** 2
+  values = jnp.exp(-squares / (2 * (mean(squares) + _LEAST_VARIANCE)))
+  visited = weights > 0
+  return jnp.where(visited, values, 0.0).sum(axis=1) / or_one(visited.sum(axis=1))
+
+
+def _updated(
+  rows: jax.Array, ids: jax.Array, reward: jax.Array, part: jax.Array, share: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """The cohort's rows [S, M] of P after a round, and mean squared changes [K].
+
+  `ids` [S] are positions of its clients, `part` [S, K] their clusters, 0 for those that
+  do not count, and `share` [K] the new value's weight.
+  """
+  old = rows.at[:, ids].get(mode='fill', fill_value=0.0)
+  together = jnp.einsum('sk,tk->st', part, part) > 0
+  new_value = reward / or_one(part @ (reward @ part))
+  rate = (part @ share)[:, None]
+  change = jnp.where(together, rate * (new_value[:, None] - old), 0.0)
+  pairs = or_one(part.sum(axis=0)) ** 2
+  squares = (change**2).sum(axis=1) @ part
+  return rows.at[:, ids].add(change, mode='drop'), squares / pairs

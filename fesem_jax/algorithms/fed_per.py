@@ -10,9 +10,7 @@ from fesem_jax.core.made_by import recorded
 
 @recorded
 def fed_per(
-  local: LocalTraining,
-  *,
-  head_layers: Sequence[str] = ('logits',),
+  local: LocalTraining, *, head_layers: Sequence[str] = ('logits',)
 ) -> Algorithm:
   """Builds FedPer (Arivazhagan et al., "Federated Learning with Personalization
   Layers", 2019).

@@ -33,10 +33,7 @@ class FedSoftState(NamedTuple):
 
 @recorded
 def fed_soft(
-  local: LocalTraining,
-  *,
-  num_clusters: Count = 4,
-  soft_lambda: NotNegative = 0.1,
+  local: LocalTraining, *, num_clusters: Count = 4, soft_lambda: NotNegative = 0.1
 ) -> Algorithm:
   """Builds FedSoft with K centers (Ruan and Joe-Wong, "FedSoft: Soft Clustered
   Federated Learning with Proximal Local Updating", AAAI 2022: Algorithm 1).
@@ -146,7 +143,5 @@ def _traffic(local: LocalTraining, num_clusters: int, every: int) -> traffic.Tra
     return traffic.Sent(num_clusters * size, up, passes)
 
   return traffic.Traffic(
-    round_costs,
-    inputs=lambda state: (state.estimated, state.rounds),
-    model=size,
+    round_costs, inputs=lambda state: (state.estimated, state.rounds), model=size
   )

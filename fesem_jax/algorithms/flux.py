@@ -35,10 +35,7 @@ class FluxState(NamedTuple):
 
 @recorded
 def flux(
-  local: LocalTraining,
-  *,
-  warmup_rounds: Count = 4,
-  eps_scaling: Positive = 1.0,
+  local: LocalTraining, *, warmup_rounds: Count = 4, eps_scaling: Positive = 1.0
 ) -> Algorithm:
   """Builds FLUX (Fenoglio et al., "FLUX: Efficient Descriptor-Driven Clustered
   Federated Learning under Arbitrary Distribution Shifts", NeurIPS 2025).

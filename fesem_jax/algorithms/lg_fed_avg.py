@@ -11,9 +11,7 @@ from fesem_jax.core.made_by import recorded
 
 @recorded
 def lg_fed_avg(
-  local: LocalTraining,
-  *,
-  head_layers: Sequence[str] = ('logits',),
+  local: LocalTraining, *, head_layers: Sequence[str] = ('logits',)
 ) -> Algorithm:
   """Builds LG-FedAvg (Liang et al., "Think Locally, Act Globally: Federated Learning
   with Local and Global Representations", 2020).

@@ -28,10 +28,7 @@ class MoonState(NamedTuple):
 
 @recorded
 def moon(
-  local: LocalTraining,
-  *,
-  moon_mu: NotNegative = 1.0,
-  moon_temperature: Positive = 0.5,
+  local: LocalTraining, *, moon_mu: NotNegative = 1.0, moon_temperature: Positive = 0.5
 ) -> Algorithm:
   """Builds MOON (Li et al., "Model-Contrastive Federated Learning", CVPR 2021).
 

@@ -95,7 +95,6 @@ def robust(
 
   # How often the training is repeated is not known: the most numbers are counted.
   sent = traffic.after_clustering(
-    traffic.one_model(local),
-    losses=MAX_REPETITIONS if init_tolerance else 0,
+    traffic.one_model(local), losses=MAX_REPETITIONS if init_tolerance else 0
   )
   return Algorithm(local, init, step, deployed, traffic=sent)

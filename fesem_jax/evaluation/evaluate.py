@@ -88,10 +88,7 @@ def _narrowed(totals: Totals, most: int) -> Totals:
 
 
 def models_of_unseen(
-  deployed: ClientModels,
-  exists: jax.Array,
-  local: LocalTraining,
-  train: FederatedData,
+  deployed: ClientModels, exists: jax.Array, local: LocalTraining, train: FederatedData
 ) -> ClientModels:
   """Models of new clients: the deployed ones of least loss on their examples `train`.
 

@@ -10,14 +10,7 @@ import flax.linen as nn
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Model
 from fesem_jax.models import resnet
-from fesem_jax.models.networks import (
-  CelebaCnn,
-  Cnn,
-  EmnistCnn,
-  Lenet,
-  Mlp,
-  as_model,
-)
+from fesem_jax.models.networks import CelebaCnn, Cnn, EmnistCnn, Lenet, Mlp, as_model
 from fesem_jax.models.recurrent import Recurrent
 from fesem_jax.models.transformer import Transformer
 from fesem_jax.tasks import CLASSIFICATION, SEQUENCE, TASKS

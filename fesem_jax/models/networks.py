@@ -236,11 +236,7 @@ def as_model(
     mutable = [batch_statistics.COLLECTION]
     with convolving(), batch_statistics.masked_linen(weights):
       logits, new = module.apply(
-        variables(params),
-        to_dtype(x, dtype),
-        **modes.train,
-        rngs=key,
-        mutable=mutable,
+        variables(params), to_dtype(x, dtype), **modes.train, rngs=key, mutable=mutable
       )
     return to_float32(logits), new[batch_statistics.COLLECTION]
 

@@ -68,10 +68,7 @@ def renew(
 
 
 def step(
-  optimizer: ServerOptimizer,
-  state: Any,
-  centers: Params,
-  clients: sums.ClusterSums,
+  optimizer: ServerOptimizer, state: Any, centers: Params, clients: sums.ClusterSums
 ) -> tuple[Params, Any]:
   """Centers [K, ...] after a step toward the mean of their clients, and the state."""
   means = sums.mean_of(clients, centers)

@@ -130,10 +130,7 @@ class Client:
     return dataclasses.replace(self, local=local)
 
   def send(
-    self,
-    model: 'LocalModel',
-    received: Params,
-    layers: Sequence[str] | None = None,
+    self, model: 'LocalModel', received: Params, layers: Sequence[str] | None = None
   ) -> Params:
     """The model that the server gets, of layers `received` and those that learn.
 

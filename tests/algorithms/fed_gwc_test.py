@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.server import gaussian_rewards
+from fesem_jax.server import spectral_splits
 from tests.support import helpers
 from tests.support.methods import run
 
@@ -20,7 +20,7 @@ def test_best_parts_are_those_of_blocks(parts):
   truth = np.arange(24) % parts
   noise = np.random.default_rng(0).uniform(0, 0.05, (24, 24))
   similarity = np.where(truth[:, None] == truth, 0.9, 0.2) + noise + noise.T
-  result = gaussian_rewards.best_parts(similarity, 4)
+  result = spectral_splits.best_parts(similarity, 4)
   assert adjusted_rand_score(truth, result) == 1.0
 
 

@@ -13,10 +13,10 @@ from fesem_jax.algorithms.common.anchored_clusters import (
   AnchoredClusters,
   with_new_clients,
 )
+from fesem_jax.algorithms.common.similar_clusters import components
 from fesem_jax.core import tree
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
-from fesem_jax.server.similar_clusters import components
 from tests.support import helpers
 from tests.support.methods import (
   assert_close,

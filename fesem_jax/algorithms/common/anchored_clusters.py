@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.first_clusters import before_rounds
+from fesem_jax.algorithms.common.similar_clusters import merge_similar
 from fesem_jax.core import prng_streams, sharding, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
@@ -15,7 +16,6 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sampling import everyone
 from fesem_jax.core.sums import weighted_mean
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.server.similar_clusters import merge_similar
 from fesem_jax.server.vector_clusters import nearest_direction
 from fesem_jax.training.cohort import train_cohort
 
@@ -26,11 +26,7 @@ class Rule(NamedTuple):
   threshold: float  # tau, the least cosine of clusters that merge
 
   def describe(
-    self,
-    anchor: Params,
-    data: FederatedData,
-    cohort: Cohort,
-    key: jax.Array,
+    self, anchor: Params, data: FederatedData, cohort: Cohort, key: jax.Array
   ) -> Params:
     """[S, ...] change of each client from the anchor [1, ...]; 0 if not finite."""
     start_local, starts = before_rounds(self.local, self.epochs), ClientModels(anchor)

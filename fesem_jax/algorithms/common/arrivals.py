@@ -62,9 +62,7 @@ def next_arrivals(
     now, clients, finish, started, idle, ids, places, new = carry
     now_running = clients, finish, started, idle
     clients, finish, started, idle = jax.lax.cond(
-      finish.min() > now,
-      lambda: start(i, now, *now_running),
-      lambda: now_running,
+      finish.min() > now, lambda: start(i, now, *now_running), lambda: now_running
     )
     place = finish.argmin()  # An empty one if no client is left.
     ids, places = ids.at[i].set(clients[place]), places.at[i].set(place)

@@ -58,9 +58,7 @@ def assign(
   cluster = jnp.where(moves, nearest, start)
   if align is not None and keep is not None:  # Units in the order of the old center.
     models = jax.lax.cond(
-      keep,
-      lambda: align(chunk.params, tree.take(centers, start), None),
-      lambda: models,
+      keep, lambda: align(chunk.params, tree.take(centers, start), None), lambda: models
     )
   if compare.partial or keep is not None:  # Eq. 6 is about all parameters.
     distance = tree.row_distances(models, tree.take(centers, cluster))

@@ -76,9 +76,7 @@ class ReclusteringState(NamedTuple):
 
 @recorded
 def with_reclustering(
-  method: Algorithm,
-  every: Count,
-  clustering: Clustering = Clustering(),
+  method: Algorithm, every: Count, clustering: Clustering = Clustering()
 ) -> Algorithm:
   """Clusters all clients again at intervals, from a common start.
 

@@ -16,11 +16,7 @@ from fesem_jax.analysis import tables
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.report import charts
 from fesem_jax.plots.clients import client_points
-from fesem_jax.plots.figures import (
-  clustered_runs,
-  figures_of_methods,
-  figures_of_run,
-)
+from fesem_jax.plots.figures import clustered_runs, figures_of_methods, figures_of_run
 from fesem_jax.plots.style import STYLE, lay_out
 from fesem_jax.run.results.client_table import counted
 from fesem_jax.run.results.files import read_portrait

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.server.similar_clusters import merge_similar
+from fesem_jax.algorithms.common.similar_clusters import merge_similar
 from tests.support.cluster_steps import stocfl_merged
 
 M, K, TAU = 9, 5, 0.9

@@ -1,50 +1,12 @@
-"""FedGWC's rewards, interactions and splits."""
+"""Splits of clusters by similarity of the rows of a matrix (FedGWC)."""
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-
-from fesem_jax.core.sums import or_one
 
 # The most parts of a cluster, as in the authors' code.
 MOST_PARTS = 4
 MAX_CLUSTERS = 16
-# Added to variances; a client alone in its cluster has none.
-_LEAST_VARIANCE = 1e-12
-
-
-def rewards(losses: jax.Array, weights: jax.Array, part: jax.Array) -> jax.Array:
-  """[S] float32 mean rewards of losses [S, T], weights [S, T], clusters [S, K]."""
-  total = or_one(jnp.einsum('sk,st->kt', part, weights))
-
-  def mean(values):  # [S, T], that of each client's cluster
-    means = jnp.einsum('sk,st->kt', part, weights * values) / total
-    return jnp.einsum('sk,kt->st', part, means)
-
-  squares = (losses - mean(losses)) ** 2
-  values = jnp.exp(-squares / (2 * (mean(squares) + _LEAST_VARIANCE)))
-  visited = weights > 0
-  return jnp.where(visited, values, 0.0).sum(axis=1) / or_one(visited.sum(axis=1))
-
-
-def updated(
-  rows: jax.Array, ids: jax.Array, reward: jax.Array, part: jax.Array, share: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-  """The cohort's rows [S, M] of P after a round, and mean squared changes [K].
-
-  `ids` [S] are positions of its clients, `part` [S, K] their clusters, 0 for those that
-  do not count, and `share` [K] the new value's weight.
-  """
-  old = rows.at[:, ids].get(mode='fill', fill_value=0.0)
-  together = jnp.einsum('sk,tk->st', part, part) > 0
-  new_value = reward / or_one(part @ (reward @ part))
-  rate = (part @ share)[:, None]
-  change = jnp.where(together, rate * (new_value[:, None] - old), 0.0)
-  pairs = or_one(part.sum(axis=0)) ** 2
-  squares = (change**2).sum(axis=1) @ part
-  return rows.at[:, ids].add(change, mode='drop'), squares / pairs
 
 
 def split_clusters(
