@@ -295,7 +295,7 @@ def train_cohort(
     model = train(client, penalty=penalty, layers=layers, factors=factors)
     if epochs is not None:
       fits = epochs <= local.schedule.epochs
-      # Outside of runs, failures are quiet.
+      # A client fails if it has more epochs than the compiled schedule.
       loss = jnp.where(fits, model.loss, jnp.nan)
       model = dataclasses.replace(model, loss=loss, finite=model.finite & fits)
     return model, reduction.sent_by(client, model, layers), None
