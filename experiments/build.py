@@ -154,10 +154,7 @@ def _model(config: dict[str, Any], train: FederatedData) -> Model:
 
 
 def own_model(
-  text: str,
-  example_shape: tuple[int, ...],
-  num_classes: int,
-  task: str,
+  text: str, example_shape: tuple[int, ...], num_classes: int, task: str
 ) -> Model:
   """The model that a function of the user's own, an expression, builds."""
   name, _ = split_call(text)
@@ -234,8 +231,8 @@ def build_callbacks(
   chosen: list[Callback] = []
   for name in machine.get('callbacks') or []:
     check(is_user_function(name), f'callbacks: {name!r} is not MODULE:FUNCTION')
-    made = load(name)()
-    listed = list(made) if isinstance(made, list | tuple) else [made]
+    result = load(name)()
+    listed = list(result) if isinstance(result, list | tuple) else [result]
     fits = all(isinstance(callback, Callback) for callback in listed)
     check(fits, f'callbacks: {name} returned no Callback')
     chosen += listed

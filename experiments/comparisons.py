@@ -113,7 +113,7 @@ def swept(text: str, configs: Configurations) -> Configurations:
   name, values = parse_values(text, 'sweep')
   field = name.removeprefix('partition.') if name.startswith('partition.') else ''
   flag = 'partition' if field else name
-  made: Configurations = {}
+  varied: Configurations = {}
   for label, config in configs.items():
     varies = flag in config and not methods.sets(label, flag)
     for x in values if varies else ():
@@ -125,11 +125,11 @@ def swept(text: str, configs: Configurations) -> Configurations:
       elif name == 'attack_fraction' and not x:
         changed['attack'] = ''
       begin = f'{label[:-1]};' if label.endswith(')') else f'{label}('
-      made[f'{begin}{name}={text_of(x)})'] = config | changed
+      varied[f'{begin}{name}={text_of(x)})'] = config | changed
     if not varies:
-      made[label] = config
-  check(made.keys() != configs.keys(), f'sweep: {name} applies to none of algorithms')
-  return made
+      varied[label] = config
+  check(varied.keys() != configs.keys(), f'sweep: {name} applies to none of algorithms')
+  return varied
 
 
 def entries(

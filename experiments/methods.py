@@ -127,8 +127,8 @@ def server_optimizer(chosen: Mapping[str, Any]) -> ServerOptimizer:
     name, *_ = call = parse(text, 'server_optimizer')[0]
     check(name in server_rates(), f'{_SERVER_RATE}: does not apply to {name}')
     text = str(call._replace(options={**call.options, 'learning_rate': rate}))
-  (made,) = expressions.build(text, SERVER_OPTIMIZERS, 'server_optimizer')
-  return made
+  (optimizer,) = expressions.build(text, SERVER_OPTIMIZERS, 'server_optimizer')
+  return optimizer
 
 
 def applies(config: Mapping[str, Any], flag: str) -> bool:
@@ -140,8 +140,8 @@ def applies(config: Mapping[str, Any], flag: str) -> bool:
 
 def sets(label: str, flag: str) -> bool:
   """True if the label of a method, NAME(K;FLAG=VALUE;...), sets a flag."""
-  _, bracket, inside = label.partition('(')
-  names = split_call(f'method({inside}')[1] if bracket else {}
+  _, bracket, arguments = label.partition('(')
+  names = split_call(f'method({arguments}')[1] if bracket else {}
   return any(str(name).partition('.')[0] == flag for name in names)
 
 
@@ -171,12 +171,12 @@ def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorit
 
 def split_label(text: str) -> tuple[str, str]:
   """'Ours=fesem(4;rounds=9)' -> ('Ours', 'fesem(4;rounds=9)'); '' is no label."""
-  before, bracket, inside = text.partition('(')
-  label, _, name = before.rpartition('=')
+  head, bracket, arguments = text.partition('(')
+  label, _, name = head.rpartition('=')
   label = label.strip()
   fits = not label or re.fullmatch(r'[\w .+*-]*[\w+*-]', label)
   check(fits, f'algorithms: label {label!r} is no name of a folder')
-  return label, name + bracket + inside
+  return label, name + bracket + arguments
 
 
 def parse_method(text: str) -> tuple[str, dict[str, Any]]:

@@ -85,10 +85,10 @@ def fed_soft(
   def step(state, data, cohort, key):
     estimates = estimate(state, data, cohort)
     weights = estimates['importance'] * data.sizes(jnp.asarray(cohort.ids))[:, None]
-    now = state._replace(
+    estimated = state._replace(
       importance=tree.with_rows(state.importance, cohort, estimates['importance'])
     )
-    trained = train(local, now, data, cohort, key, Reduction(sent='personal'))
+    trained = train(local, estimated, data, cohort, key, Reduction(sent='personal'))
     state = client_models.updated(state, cohort, trained.took_part(), **estimates)
     return FedSoftState(
       means_of_all(trained, weights, state.centers, local.mesh),

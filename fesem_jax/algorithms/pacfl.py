@@ -102,5 +102,5 @@ def _check_spans(data: FederatedData, num_vectors: int) -> None:
   """Raises `UserError` if the spans of any two clients must intersect."""
   most = min(num_vectors * data.num_classes, data.max_examples)
   features = math.prod(data.example_shape)
-  apart = 2 * most <= features
-  check(apart, 'proximity: all spans meet; give entries, or lower num_vectors')
+  disjoint = 2 * most <= features
+  check(disjoint, 'proximity: all spans meet; give entries, or lower num_vectors')

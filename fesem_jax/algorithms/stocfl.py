@@ -97,8 +97,8 @@ def stocfl(
     trained = train(local, state, data, cohort, key, reduction)
     centers = mean_of(trained.sums.clients, state.centers)
     value = trained.sums.objective(state.centers, centers)
-    count, together = state.clusters.most + 1, trained.together_with(trained_shared)
-    info = round_info(together, count, value, before, state.clusters.assignment, data)
+    count, both = state.clusters.most + 1, trained.together_with(trained_shared)
+    info = round_info(both, count, value, before, state.clusters.assignment, data)
     centers = jax.tree.map(lambda c, w: c.at[-1:].set(w), centers, shared.params)
     return state._replace(centers=centers), info
 

@@ -100,7 +100,7 @@ def adapt(
   run = dataclasses.replace(run, model=local.model)
   config, mesh, rows, groups = run.config, local.mesh, list[Row](), None
   rounds, (size, epochs, steps) = run.summary['rounds'], local.schedule
-  alone = local._replace(schedule=Schedule(size, rounds * epochs, rounds * steps))
+  start_local = local._replace(schedule=Schedule(size, rounds * epochs, rounds * steps))
   assigned = run.deployed.choice
   if assigned is not None:
     _, centers = used_centers(run, local.model)
@@ -118,12 +118,12 @@ def adapt(
   for number in numbers:
     part, joined, used = whole, {}, {'global model': ClientModels(centers)}
     if number:
-      few = first_examples(on_host, number, config['seed'])
-      part = placement.place(few, mesh, placement.of(whole))
+      first_rows = first_examples(on_host, number, config['seed'])
+      part = placement.place(first_rows, mesh, placement.of(whole))
     if assigned is not None:
       joined = by_rules(local, centers, part, keys[0])
       used = {rule: ClientModels(centers, joined[rule]) for rule in RULES}
-    used['alone'] = train_alone(alone, part, keys[1])
+    used['alone'] = train_alone(start_local, part, keys[1])
     for rule, models in used.items():
       totals = _evaluate(models, local, part, test, keys[2], config['finetune_epochs'])
       row: Row = {'seed': config['seed'], 'num_examples': number or ALL, 'rule': rule}

@@ -73,9 +73,9 @@ def reported(runs: 'DataFrame', report: str = 'last') -> 'DataFrame':
   `report` is one of `curves.REPORTS`. Runs without bad clients keep their scores.
   """
   check_choice('report', report, tuple(REPORTS))
-  above = '' if report == 'last' else f'reports.{report}.'
+  outer = '' if report == 'last' else f'reports.{report}.'
   changed: dict[str, Series] = {}
-  for prefix in dict.fromkeys((above, f'{above}honest.')):
+  for prefix in dict.fromkeys((outer, f'{outer}honest.')):
     kinds = tuple(f'{prefix}{kind}.' for kind in _KINDS)
     for name in (c for c in runs if c.startswith(kinds) and not c.endswith('.round')):
       plain = name.removeprefix(prefix)
@@ -398,8 +398,8 @@ def _add_costs(parts: _Parts, runs: 'DataFrame') -> None:
     parts.keep(reached.drop(columns='size'), f'{column}_')
     texts = {}
     for method, mean, std, count, size in reached.itertuples():
-      some = f' ({count:.0f} of {size:.0f})' * (0 < count < size)
-      texts[method] = (spread(mean, std, '.1f') or 'not reached') + some
+      note = f' ({count:.0f} of {size:.0f})' * (0 < count < size)
+      texts[method] = (spread(mean, std, '.1f') or 'not reached') + note
     cells['costs', f'rounds to {task_of(runs).primary.target(target)}'] = texts
 
 

@@ -95,7 +95,7 @@ def same_draws(subject: Local) -> Iterator[str]:
     functions['sends'] = local.sends.transform, (start, trained)
   for name, (function, args) in functions.items():
     results = [jax.tree.leaves(function(jax.random.key(i), *args)) for i in (0, 0, 1)]
-    again, other = (all(map(np.array_equal, results[0], x)) for x in results[1:])
-    traced = str(jax.make_jaxpr(function)(jax.random.key(0), *args)) if other else ''
-    if not again or _DRAWS.search(traced):
+    repeats, keyless = (all(map(np.array_equal, results[0], x)) for x in results[1:])
+    traced = str(jax.make_jaxpr(function)(jax.random.key(0), *args)) if keyless else ''
+    if not repeats or _DRAWS.search(traced):
       yield f'{name} draws without its key: the same in all steps, rounds and clients'

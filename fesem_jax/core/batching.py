@@ -131,11 +131,11 @@ def batch_places(
   """Places [B] int32 of batch `step` of an epoch, and weights [B] float32."""
   first = step * width
   places = first + jnp.arange(width, dtype=jnp.int32)
-  inside = places < size
+  exists = places < size
   # Padding repeats the first example of the batch with weight 0, so that rows of other
   # clients are never read.
   padding = jnp.where(first < size, first, 0)
-  return jnp.where(inside, places, padding), inside.astype(jnp.float32)
+  return jnp.where(exists, places, padding), exists.astype(jnp.float32)
 
 
 def gather(
@@ -210,7 +210,7 @@ def _reads_at_once(schedule: Schedule, data: FederatedData, side_by_side: int) -
   width = batch_width(schedule, data.max_examples)
   if side_by_side == 1 or width == data.max_examples:
     return False
-  seen = width * most_steps(schedule, data.max_examples) >= data.max_examples
+  reads_all = width * most_steps(schedule, data.max_examples) >= data.max_examples
   bytes_each = data.x.dtype.itemsize * math.prod(data.x.shape[1:])
   all_bytes = side_by_side * data.max_examples * bytes_each
-  return seen and all_bytes <= READ_AT_ONCE
+  return reads_all and all_bytes <= READ_AT_ONCE

@@ -143,8 +143,8 @@ class FederatedData:
     """[S] int32 positions of the clients with these ids; M where there is none."""
     requested, ids = jnp.asarray(client_ids), jnp.asarray(self.client_ids)
     order = jnp.argsort(ids)
-    near = order.at[jnp.searchsorted(ids[order], requested)].get(mode='clip')
-    return jnp.where(ids[near] == requested, near, self.num_clients).astype(jnp.int32)
+    match = order.at[jnp.searchsorted(ids[order], requested)].get(mode='clip')
+    return jnp.where(ids[match] == requested, match, self.num_clients).astype(jnp.int32)
 
   def client(self, i: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of client `i` on the host: x [N, ...], y [N]."""

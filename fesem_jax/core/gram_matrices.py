@@ -103,11 +103,11 @@ def _products_with_itself(x: jax.Array) -> jax.Array:
   if count < _MANY:
     return jnp.matmul(x, x.T, precision=_HIGHEST)
   height = -(-count // _PARTS)
-  right = []
+  blocks = []
   for first in range(0, count, height):
     part = jnp.matmul(x[first : first + height], x[first:].T, precision=_HIGHEST)
-    right.append(jnp.pad(part, ((0, 0), (first, 0))))
-  upper = jnp.concatenate(right)
+    blocks.append(jnp.pad(part, ((0, 0), (first, 0))))
+  upper = jnp.concatenate(blocks)
   number = jnp.arange(count) // height  # Of the part of each row.
   return jnp.where(number[:, None] <= number[None], upper, upper.T)
 

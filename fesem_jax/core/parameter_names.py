@@ -14,8 +14,8 @@ from fesem_jax.utils.errors import UserError, check
 
 def is_named(path: Sequence[str], names: Collection[str]) -> bool:
   """True if names or `fnmatch` patterns of paths choose a parameter or its layer."""
-  above = ['/'.join(path[:i]) for i in range(1, len(path) + 1)]
-  return any(_fits(part, name) for name in names for part in above)
+  prefixes = ['/'.join(path[:i]) for i in range(1, len(path) + 1)]
+  return any(_fits(part, name) for name in names for part in prefixes)
 
 
 def _fits(path: str, name: str) -> bool:

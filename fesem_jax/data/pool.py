@@ -249,8 +249,8 @@ def from_frame(
   mixed = shares.index[shares > 0.5].tolist()
   check(not mixed, f'columns: {mixed[:3]} are numbers as texts; use pandas.to_numeric')
   x = pandas.get_dummies(x, dtype=np.float32)
-  other = [name for name in x if x[name].dtype.kind not in 'biuf']
-  check(not other, f'columns: {other[:3]} are neither numbers nor texts; drop them')
+  odd = [name for name in x if x[name].dtype.kind not in 'biuf']
+  check(not odd, f'columns: {odd[:3]} are neither numbers nor texts; drop them')
   arrays = {role: df[column].to_numpy() for role, column in roles.items()}
   return from_arrays(x.to_numpy(np.float32), **arrays, **options)
 
@@ -259,7 +259,7 @@ def _column(df: 'pandas.DataFrame', name: str, needed: bool) -> str:
   """The column of a name, whatever its case is; '' if there is none."""
   if name in df.columns:
     return name
-  near = [column for column in df.columns if str(column).lower() == name.lower()]
-  check(len(near) < 2, f'columns: {near[:3]} differ by case; name one of them')
-  check(near or not needed, f'columns: no {name!r:.30} in {[*df.columns]!s:.50}')
-  return (near or [''])[0]
+  similar = [column for column in df.columns if str(column).lower() == name.lower()]
+  check(len(similar) < 2, f'columns: {similar[:3]} differ by case; name one of them')
+  check(similar or not needed, f'columns: no {name!r:.30} in {[*df.columns]!s:.50}')
+  return (similar or [''])[0]

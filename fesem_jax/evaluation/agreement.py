@@ -33,11 +33,11 @@ def scores(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
   information, entropy = _information(counts), _mean_entropy(counts)
   expected, smallest = _expected_information(counts), np.finfo(np.float64).eps
   # Both may vanish up to rounding; their signs are kept.
-  above, most = (
+  excess, limit = (
     np.copysign(max(abs(x - expected), smallest), x - expected)
     for x in (information, entropy)
   )
-  return {'ari': ari, 'nmi': information / entropy, 'ami': float(above / most)}
+  return {'ari': ari, 'nmi': information / entropy, 'ami': float(excess / limit)}
 
 
 def adjusted_rand_index(first: np.ndarray, second: np.ndarray) -> float:

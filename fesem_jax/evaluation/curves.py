@@ -30,11 +30,11 @@ def reports(history: Sequence[Record], task: Task = CLASSIFICATION) -> Record:
   """
   measured = [r for r in history if _KINDS[0] in r]
   honest = [r['honest'] | {'round': r['round']} for r in measured if 'honest' in r]
-  made = {'best': _best(measured, task), 'mean10': _mean(measured)}
+  reports = {'best': _best(measured, task), 'mean10': _mean(measured)}
   if honest:
-    made['best']['honest'] = _best(honest, task)
-    made['mean10']['honest'] = _mean(honest)
-  return made
+    reports['best']['honest'] = _best(honest, task)
+    reports['mean10']['honest'] = _mean(honest)
+  return reports
 
 
 def _best(measured: Sequence[Record], task: Task) -> Record:

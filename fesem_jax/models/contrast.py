@@ -66,7 +66,7 @@ def with_inputs_of(
   layer: str, apply: Callable[..., jax.Array], *args: Any
 ) -> tuple[jax.Array, jax.Array]:
   """A model's outputs, and the inputs [B, F] of `layer`, which must be called once."""
-  outside, seen = current_trace(), list[Any]()
+  outer_trace, values = current_trace(), list[Any]()
 
   def intercept(
     call: Callable[..., Any],
@@ -75,11 +75,11 @@ def with_inputs_of(
     context: nn.module.InterceptorContext,
   ) -> Any:
     if context.module.path == (layer,) and context.method_name == '__call__':
-      seen.append(inputs[0] if inputs and current_trace() == outside else None)
+      values.append(inputs[0] if inputs and current_trace() == outer_trace else None)
     return call(*inputs, **named)
 
   with nn.intercept_methods(intercept):
     outputs = apply(*args)
-  once = len(seen) == 1 and getattr(seen[0], 'ndim', 0) == 2
+  once = len(values) == 1 and getattr(values[0], 'ndim', 0) == 2
   check(once, f'{layer}: must be called once, with one vector for each example')
-  return outputs, seen[0]
+  return outputs, values[0]

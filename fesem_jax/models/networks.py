@@ -241,7 +241,7 @@ def as_model(
     return to_float32(logits), new[batch_statistics.COLLECTION]
 
   def apply_with(params: Params, x: jax.Array, multiply: Multiply) -> jax.Array:
-    outside, roots = current_trace(), list[Any]()
+    outer_trace, roots = current_trace(), list[Any]()
 
     def runs_once(layer: nn.Module) -> bool:
       """True if a layer runs once, with the parameters at its path in `params`."""
@@ -250,14 +250,14 @@ def as_model(
         roots.append(root)
       # `nn.vmap`, `nn.scan` and the like map over a layer; `apply` within a module has
       # parameters of its own.
-      return current_trace() == outside and root is roots[0]
+      return current_trace() == outer_trace and root is roots[0]
 
     def intercept(call, args, kwargs, context):
       layer, inputs = context.module, (*args, *kwargs.values())
       product = None
       # Otherwise another interceptor changes what the layer does.
-      alone = call is context.orig_method and context.method_name == '__call__'
-      if runs_once(layer) and alone and len(inputs) == 1 and _is_plain_dense(layer):
+      direct = call is context.orig_method and context.method_name == '__call__'
+      if runs_once(layer) and direct and len(inputs) == 1 and _is_plain_dense(layer):
         product = multiply(layer.path, *inputs)
       if product is None:
         return call(*args, **kwargs)

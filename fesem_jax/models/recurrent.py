@@ -124,12 +124,12 @@ class Recurrence(nn.Module):
     kernel = self.param('kernel', lecun, (x.shape[-1], size))
     recurrent = self.param(RECURRENT, lecun, (self.width, size))
     bias = self.param('bias', _lstm_bias if lstm else zeros, (size,))
-    inside = jnp.zeros(size)
+    inner_bias = jnp.zeros(size)
     if not lstm:
       new_bias = self.param(RECURRENT_BIAS, zeros, (self.width,))
-      inside = inside.at[-self.width :].set(new_bias)
+      inner_bias = inner_bias.at[-self.width :].set(new_bias)
     inputs = dense_layers.product(x, kernel) + bias[None, None]
-    return recur(cell, recurrent, inside, inputs)
+    return recur(cell, recurrent, inner_bias, inputs)
 
 
 class Recurrent(nn.Module):

@@ -31,8 +31,8 @@ class Attention(nn.Module):
     scores = jnp.einsum('bshd,bthd->bhst', query, key) * head_width**-0.5
     earlier = jnp.tril(jnp.ones((1, 1, length, length), bool))
     weights = nn.softmax(jnp.where(earlier, scores, -jnp.inf))
-    seen = jnp.einsum('bhst,bthd->bshd', weights, value)
-    return Dense(width, name='out')(seen.reshape(batch, length, width))
+    attended = jnp.einsum('bhst,bthd->bshd', weights, value)
+    return Dense(width, name='out')(attended.reshape(batch, length, width))
 
 
 class TransformerBlock(nn.Module):

@@ -70,8 +70,8 @@ def draw_comparison(
 def _saved(
   figures: Figures, folder: str | pathlib.Path, formats: Sequence[str]
 ) -> list[pathlib.Path]:
-  made = [save(draw(), f'{folder}/{n}', formats) for n, draw in figures.items()]
-  return [path for paths in made for path in paths]
+  saved = [save(draw(), f'{folder}/{n}', formats) for n, draw in figures.items()]
+  return [path for paths in saved for path in paths]
 
 
 def clustered_runs(frames: Frames) -> list[Frames]:

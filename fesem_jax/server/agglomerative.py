@@ -24,8 +24,8 @@ def agglomerate(
   pair_distances = jnp.where(pairs, (distances + distances.T) / 2, jnp.inf)
 
   def goes_on(nearest, merges):
-    near = False if threshold is None else nearest <= threshold
-    return (exists.sum() - merges > num_clusters) | near
+    is_near = False if threshold is None else nearest <= threshold
+    return (exists.sum() - merges > num_clusters) | is_near
 
   return merge_while(Merging.of(pair_distances), goes_on, 'average').first
 

@@ -60,8 +60,8 @@ def decide(
   usable = (last_used >= 0) & ~new_members & is_finite & (weights > 0).any(axis=0)
   model_distances = distances(clients.losses, weights, usable)
   merging = Merging.of(model_distances)
-  near = merge_while(merging, lambda nearest, merges: nearest < delta, 'complete')
-  into = near.first
+  merged = merge_while(merging, lambda nearest, merges: nearest < delta, 'complete')
+  into = merged.first
 
   used = clients_of(into[best], exists & ~begins).any(axis=0) | new_members
   used_before = jnp.where(into == jnp.arange(num_models), last_used, -1)

@@ -160,18 +160,18 @@ def knee(values: np.ndarray) -> int | None:
   if span <= _ROUNDING * values.max():
     return None
   # Turned by half, the curve is concave and increasing.
-  above = (values.max() - values[::-1]) / span - np.linspace(0, 1, count)
-  above = above.round(9)  # What is level stays so in float64.
-  neighbors = np.pad(above, 1, mode='edge')
-  peaks = (above >= neighbors[:-2]) & (above >= neighbors[2:])
-  valleys = (above <= neighbors[:-2]) & (above <= neighbors[2:])
+  curve = (values.max() - values[::-1]) / span - np.linspace(0, 1, count)
+  curve = curve.round(9)  # What is level stays so in float64.
+  neighbors = np.pad(curve, 1, mode='edge')
+  peaks = (curve >= neighbors[:-2]) & (curve >= neighbors[2:])
+  valleys = (curve <= neighbors[:-2]) & (curve <= neighbors[2:])
   peak, threshold = None, 0.0
   for i in range(count - 1):
     if peaks[i]:
-      peak, threshold = i, above[i] - 1 / (count - 1)
+      peak, threshold = i, curve[i] - 1 / (count - 1)
     if valleys[i]:
       threshold = 0.0
-    if peak is not None and above[i + 1] < threshold:
+    if peak is not None and curve[i + 1] < threshold:
       return count - 1 - peak
   return None
 

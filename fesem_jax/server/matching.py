@@ -104,12 +104,12 @@ def match(
     if i == len(layers) - 1:
       distance += in_place.sum()
       break
-    far = jnp.bool_(True)
+    is_far = jnp.bool_(True)
     if separation is not None:
-      far = (in_place > separation[i] / 4).any()
+      is_far = (in_place > separation[i] / 4).any()
     assign = functools.partial(_assign, layer.groups, units, reference_units, in_place)
     keep = functools.partial(_keep, in_place)
-    order, layer_distance = jax.lax.cond(far, assign, keep)
+    order, layer_distance = jax.lax.cond(is_far, assign, keep)
     orders.append(order)
     distance += layer_distance
   return orders, distance
@@ -141,8 +141,8 @@ def _order(cost: jax.Array, groups: int) -> jax.Array:
     return solve(cost)
   size = cost.shape[0] // groups
   blocks = cost.reshape(groups, size, groups, size).swapaxes(1, 2)
-  within = jax.vmap(jax.vmap(solve))(blocks)  # [groups, groups, size]
-  group_cost = jnp.take_along_axis(blocks, within[..., None], axis=3).sum(axis=(2, 3))
+  inner = jax.vmap(jax.vmap(solve))(blocks)  # [groups, groups, size]
+  group_cost = jnp.take_along_axis(blocks, inner[..., None], axis=3).sum(axis=(2, 3))
   group = solve(group_cost)
-  unit = within[jnp.arange(groups), group]
+  unit = inner[jnp.arange(groups), group]
   return (group[:, None] * size + unit).reshape(-1)

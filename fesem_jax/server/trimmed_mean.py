@@ -103,8 +103,8 @@ def _move_of_columns(
   least = _keys_of_ranks(keys, cluster, members, cut)
   most = _keys_of_ranks(keys, cluster, members, cut + num_kept - 1)
   # An infinite value inside has a NaN as the largest, which `ends` adds.
-  inside = (keys > least[cluster]) & (keys < most[cluster]) & jnp.isfinite(columns)
-  values = jnp.where(inside, columns, origin[cluster])
+  is_between = (keys > least[cluster]) & (keys < most[cluster]) & jnp.isfinite(columns)
+  values = jnp.where(is_between, columns, origin[cluster])
   ones = (cluster < len(sizes)).astype(jnp.float32)
   between = sums.cluster_sums(values, cluster, ones, origin).params
 

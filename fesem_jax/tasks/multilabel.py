@@ -68,8 +68,8 @@ def _metrics(counts: LabelCounts) -> dict[str, np.ndarray]:
   f1 = 2 * correct / np.where(occurs, either, 1)
   negative, positive = logits[:, :, 0], logits[:, :, 1]
   # Pairs of one example with the label and one without that has a lower logit.
-  below = np.cumsum(negative, axis=2) - negative
-  ordered = (positive * (below + negative / 2)).sum(axis=2)
+  lower_negatives = np.cumsum(negative, axis=2) - negative
+  ordered = (positive * (lower_negatives + negative / 2)).sum(axis=2)
   pairs = positive.sum(axis=2) * negative.sum(axis=2)
   auc = ordered / np.where(pairs > 0, pairs, 1)
   with np.errstate(invalid='ignore'):

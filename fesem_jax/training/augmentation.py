@@ -23,9 +23,9 @@ class Crop(NamedTuple):
     return jax.random.randint(key, (2,), 0, 2 * self.padding + 1)
 
   def changed(self, image: jax.Array, first: jax.Array) -> jax.Array:
-    beside = [(self.padding, self.padding)] * 2 + [(0, 0)] * (image.ndim - 2)
+    widths = [(self.padding, self.padding)] * 2 + [(0, 0)] * (image.ndim - 2)
     starts = [*first, *[0] * (image.ndim - 2)]
-    return jax.lax.dynamic_slice(jnp.pad(image, beside), starts, image.shape)
+    return jax.lax.dynamic_slice(jnp.pad(image, widths), starts, image.shape)
 
 
 class Flip(NamedTuple):

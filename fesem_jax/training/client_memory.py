@@ -76,15 +76,15 @@ def with_residual(sends: Sends, residual: Params, residuals: list[Params]) -> Se
   assert compress is not None
 
   def transform(key: jax.Array, start: Params, trained: Params) -> Params:
-    some = isinstance(trained, dict) and trained.keys() != residual.keys()
-    flat = flatten_dict(residual) if some else {}
-    unsent = {path: flat[path] for path in trained} if some else residual
+    is_part = isinstance(trained, dict) and trained.keys() != residual.keys()
+    flat = flatten_dict(residual) if is_part else {}
+    unsent = {path: flat[path] for path in trained} if is_part else residual
     if private is not None:
       trained = private(key, start, trained)
     whole = jax.tree.map(jnp.add, trained, unsent)
     sent = compress(key, start, whole)
     new = jax.tree.map(jnp.subtract, whole, sent)
-    residuals.append(unflatten_dict(flat | new) if some else new)
+    residuals.append(unflatten_dict(flat | new) if is_part else new)
     return sent
 
   return sends._replace(transform=transform, before_residual=None)

@@ -28,8 +28,8 @@ class Call(NamedTuple):
 
   def __str__(self) -> str:
     options = [f'{name}={write(x)}' for name, x in self.options.items()]
-    inside = ', '.join([*map(write, self.args), *options])
-    return f'{self.name}({inside})' if inside else self.name
+    arguments = ', '.join([*map(write, self.args), *options])
+    return f'{self.name}({arguments})' if arguments else self.name
 
 
 def split(text: str, separators: str = ',', subject: str = 'expression') -> list[str]:

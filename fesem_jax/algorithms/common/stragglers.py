@@ -26,6 +26,6 @@ def epochs(
     key = prng_streams.fold(key, prng_streams.STRAGGLER_EPOCHS)
     return jax.random.randint(key, (), 1, most + 1)
 
-  some = jax.vmap(draw)(data.keys_of(key, cohort.ids))
+  random_epochs = jax.vmap(draw)(data.keys_of(key, cohort.ids))
   straggles = coin(key, data, cohort.ids, straggler_fraction, prng_streams.STRAGGLES)
-  return jnp.where(straggles, some, most)
+  return jnp.where(straggles, random_epochs, most)

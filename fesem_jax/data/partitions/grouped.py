@@ -53,8 +53,8 @@ class Parted(Partition):
           clients[k::num_parts] = np.array_split(rows, len(members))
           continue
         if k not in rules:  # The training split, which comes first.
-          few = f'num_clients: group {k} has {len(rows)} examples for {len(members)}'
-          check(len(rows) >= max(need, least) * len(members), few)
+          text = f'num_clients: group {k} has {len(rows)} examples for {len(members)}'
+          check(len(rows) >= max(need, least) * len(members), text)
           rows = rows[: need * len(members) or None]
           rules[k] = self.within.rule(Request(rng, y[rows], len(members), num_classes))
         clients[k::num_parts] = [rows[r] for r in rules[k](y[rows], least)]

@@ -62,8 +62,8 @@ class Natural(Partition):
       single = names[counts[clients] < 2].tolist()
       check(not single, f'client {single[:1]}: 1 example; use natural(min_examples=2)')
       train, test = split_each(divide, train, last)
-      few = slice(-examples, None) if last and examples else slice(examples or None)
-      return names, [rows[few] for rows in train], test
+      taken = slice(-examples, None) if last and examples else slice(examples or None)
+      return names, [rows[taken] for rows in train], test
     for i, rows in enumerate(train):
       if 0 < examples < len(rows):
         train[i] = np.sort(divide.choice(rows, examples, replace=False))

@@ -141,9 +141,10 @@ class Partition:
     fits = pool.task == CLASSIFICATION.name or not any(p.by_label for p in self.parts)
     check(fits, f'partition: {self!s:.40} needs classes; not {pool.task}')
     rng = prng_streams.host_rng(seed, prng_streams.PARTITION)
-    rows, apart = [np.flatnonzero(mask) for mask in pool.masks], pool.test is not None
-    need = examples if apart else with_test(examples)
-    least, equal = (1 if apart else 2), isinstance(self.parts[-1], Iid)
+    rows = [np.flatnonzero(mask) for mask in pool.masks]
+    has_test = pool.test is not None
+    need = examples if has_test else with_test(examples)
+    least, equal = (1 if has_test else 2), isinstance(self.parts[-1], Iid)
     requested, dealt = max(need, least) * count, len(rows[0]) * self.copies
     check(requested <= dealt, f'num_clients: need {requested} examples; got {dealt}')
     if need and not (equal or clusters) and self.groups_of(count) is None:
@@ -156,7 +157,7 @@ class Partition:
     enough = fewest >= max(least, need * equal)
     check(enough, f'num_clients: a client has {fewest} examples; lower it')
     train = [r[: need or None] for r in train] if equal else train
-    if apart:
+    if has_test:
       return None, train, [rows[1][r] for r in rule(labels[1], 0, *cluster_args[1])]
     rng = prng_streams.host_rng(seed, prng_streams.SPLIT)
     return None, *split_each(rng, [np.sort(r) for r in train] if last else train, last)
@@ -424,18 +425,19 @@ class DirichletLabels(Partition):
 def _equal_sizes(rng: Generator, labels: Array, drawn: Array) -> Array:
   """[L, M] examples of classes by drawn shares [M, L]; who lacks some draws again."""
   num_clients, num_classes = drawn.shape
-  left, counts = np.bincount(labels, minlength=num_classes), np.zeros(drawn.shape, int)
+  remaining = np.bincount(labels, minlength=num_classes)
+  counts = np.zeros(drawn.shape, int)
   missing = np.diff(np.arange(num_clients + 1) * len(labels) // num_clients)
   while missing.any():
-    chances = drawn * (left > 0)
+    chances = drawn * (remaining > 0)
     # Those whose classes have all run out take what there is.
-    chances[chances.sum(axis=1) < 1e-12] = left
+    chances[chances.sum(axis=1) < 1e-12] = remaining
     new = rng.multinomial(missing, chances / chances.sum(axis=1, keepdims=True))
-    for label in np.flatnonzero(new.sum(axis=0) > left):
+    for label in np.flatnonzero(new.sum(axis=0) > remaining):
       drawers = rng.permutation(np.repeat(np.arange(num_clients), new[:, label]))
-      new[:, label] = np.bincount(drawers[: left[label]], minlength=num_clients)
+      new[:, label] = np.bincount(drawers[: remaining[label]], minlength=num_clients)
     counts += new
-    left = left - new.sum(axis=0)
+    remaining = remaining - new.sum(axis=0)
     missing = missing - new.sum(axis=1)
   return counts.T
 
