@@ -45,7 +45,7 @@ class Model(_Functions):
       several labels, targets [B, L], or logits [B, S, L] of sequences.
     loss: (outputs, y as in `FederatedData`) -> [B] float32, whose mean clients
       minimize. For a mixture, the outputs are its own; see `Task.mix`.
-    metrics: (name, (outputs, y) -> [B] float32) pairs beside the metrics of the task.
+    metrics: (name, (outputs, y) -> [B] float32) pairs, in addition to the task's.
     layers: names of the layers in execution order, if the units of each are inputs of
       the next alone; else empty. `matching` needs them.
     apply_with: (params, x, multiply) -> outputs, with dense products by `multiply`:
