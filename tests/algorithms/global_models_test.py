@@ -1,5 +1,7 @@
 """Methods of one global model, beside reference_test."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -95,6 +97,7 @@ def test_one_client_in_each_cohort_is_enough_to_correct_by():
 # FedOpt.
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def moved_by(averaging, weight=1.0, finite=(True, True, True)):
   """The model 1 after a round of momentum 8 whose clients have models 3, 5 and 9."""
   trained = helpers.trained(
@@ -109,7 +112,7 @@ def moved_by(averaging, weight=1.0, finite=(True, True, True)):
   after, _ = global_model.train_and_average(
     helpers.local(), state, None, None, None, averaging, lambda *args: trained
   )
-  return float(after.params['w'][0, 0])
+  return after.params['w'][0, 0]
 
 
 def test_one_client_is_enough_for_a_step_of_the_server_and_none_is_not():

@@ -132,13 +132,13 @@ def test_convolutions_of_flax_are_computed_as_conv2d(module, plain, monkeypatch)
     model = models.from_flax(module, shape)
   else:
     model = models.from_flax(lambda rngs: module(rngs), shape)
-  params = model.init(jax.random.key(0))
+  params = jax.jit(model.init)(jax.random.key(0))
   with monkeypatch.context() as m:
     m.setattr(conv, 'conv2d', counted)
     got = jax.jit(jax.value_and_grad(lambda p: loss(model, p)))(params)
   assert len(called) == plain
   monkeypatch.setattr(conv, 'general_dilated', jax.lax.conv_general_dilated)
-  want = jax.value_and_grad(lambda p: loss(model, p))(params)
+  want = jax.jit(jax.value_and_grad(lambda p: loss(model, p)))(params)
   for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
     np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5)
 

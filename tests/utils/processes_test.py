@@ -18,7 +18,6 @@ from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.processes import Group
 from tests.support import helpers, methods, process_worker
 from tests.support.commands import ROOT
-from tests.support.nights import rest_by_night
 
 
 class Workers:
@@ -107,9 +106,7 @@ EVERY = [
   for i in range(len(NAMES))
   if i == STREAMED or (i in methods.ONE_OF_EACH_SHAPE and i not in WHOLE)
 ]
-# By day: models of clients on their own devices and compared.
-BY_DAY = [NAMES.index('fed_amp')]
-# With four of six clients in a round, and what each of them keeps.
+# By day: with four of six clients in a round, and what each of them keeps.
 SHARDED = f'sharded{NAMES.index("scaffold")}'
 
 
@@ -117,12 +114,11 @@ SHARDED = f'sharded{NAMES.index("scaffold")}'
 def pair(tmp_path_factory, request):
   """Two processes, a device each, that run methods while others are tested."""
   folder = tmp_path_factory.mktemp('pair')
-  # They continue a run that one process has begun.
-  process_worker.whole_run(WHOLE[0], 2, folder / f'run{WHOLE[0]}', rounds=2)
-  night = any(item.get_closest_marker('nightly') for item in request.session.items)
-  names = [f'run{WHOLE[0]}', SHARDED, *BY_DAY]
-  if night:
-    names = [*(f'run{i}' for i in WHOLE), SHARDED, *EVERY]
+  names = [SHARDED]
+  if any(item.get_closest_marker('nightly') for item in request.session.items):
+    # They continue a run that one process has begun.
+    process_worker.whole_run(WHOLE[0], 2, folder / f'run{WHOLE[0]}', rounds=2)
+    names += [*(f'run{i}' for i in WHOLE), *EVERY]
   with Workers(2, 2, folder, names) as workers:
     yield workers
 
@@ -134,22 +130,16 @@ def done(pair):
   return pair
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'index',
-  [
-    pytest.param(i, id=methods.IDS[i], marks=[pytest.mark.nightly] * (i not in BY_DAY))
-    for i in EVERY
-  ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize('index', EVERY, ids=[methods.IDS[i] for i in EVERY])
 def test_rounds_of_two_processes_are_those_of_one(done, index):
   expected = process_worker.some_rounds(index, 2)
   for process_id in (0, 1):
     assert_same_arrays(done.outcome(index, process_id)[1], expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('index', rest_by_night(WHOLE), ids=[NAMES[i] for i in WHOLE])
+@pytest.mark.nightly
+@pytest.mark.parametrize('index', WHOLE, ids=[NAMES[i] for i in WHOLE])
 def test_a_run_of_two_processes_is_that_of_one_which_can_continue_it(
   done, index, tmp_path
 ):

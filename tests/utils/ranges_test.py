@@ -1,0 +1,71 @@
+"""The first numbers beyond every range are refused."""
+
+import importlib
+import inspect
+import pkgutil
+from typing import get_args
+
+import numpy as np
+import pytest
+
+import fesem_jax
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.ranges import Range
+
+# Numbers of all other names are at least 0.
+ENDS = {
+  'at least 0': 'clients_per_chunk clients_per_round init_clients',
+  'at least 1': """check_every clients_per_chunk clients_per_round count epochs every
+    groups head_epochs init_clients init_epochs init_restarts inner_steps min_size
+    num_classes num_clusters num_vectors per_client rounds stride warmup_rounds""",
+  'above 0': """amp_sigma clip dyn_alpha eps_scaling few_mu gwc_eps gwc_gamma
+    inner_learning_rate learning_rate moon_temperature pfedme_lambda
+    server_learning_rate tau""",
+  'at least 0 and at most 1': 'apfl_alpha straggler_fraction',
+  'at least 0 and below 1': """attack_fraction beta1 beta2 delta dropout_rate fraction
+    momentum trim""",
+  'above 0 and below 1': 'aggregation_probability',
+  'at most 1 and above 0': 'share',
+  'at least -1 and at most 1': 'stocfl_tau',
+  'at least 0 and below 4294967296': 'seed',
+  'at least 1 and at most 5': 'strength',
+  'at least 0 and at most 100': 'sigma',
+  'at least 0 and at most 1024': 'side',
+  'at least 1 and at most 1000': 'groups',
+  'at least 0 and at most 10000': 'max_clusters',
+  'at least 1 and at most 10000': 'max_clusters',
+  'at least 0 and at most 1000000': 'alpha beta noise',
+  'at least 0 and at most 10000000': 'num_clients',
+  'at least 0 and at most 1e+12': 'variance',
+  'at most 1e+300 and above 0': 'alpha',
+}
+# Checked by a run.
+LATER = {'LocalTraining', 'Machine', 'Schedule', 'Spec', 'wrappers'}
+
+
+def ranged(hint):
+  """The types and ranges of an annotation."""
+  parts = get_args(hint)
+  spans = [(parts[0], part) for part in parts if isinstance(part, Range)]
+  return sum(map(ranged, parts), spans)
+
+
+def test_calls_refuse_the_first_numbers_beyond_every_range():
+  for module in pkgutil.walk_packages(fesem_jax.__path__, 'fesem_jax.'):
+    for name, function in vars(importlib.import_module(module.name)).items():
+      if name.startswith('_') or getattr(function, '__module__', 0) != module.name:
+        continue
+      parameters = inspect.signature(function).parameters if callable(function) else {}
+      needed = {
+        n: 0.5 if 'float' in str(p.annotation) else (*get_args(p.annotation), 1)[0]
+        for n, p in parameters.items() if p.default is p.empty
+      }  # fmt: skip
+      for each in parameters:
+        for kind, span in ranged(parameters[each].annotation):
+          ends = [end for end, names in ENDS.items() if each in names.split()]
+          assert str(span) in (ends or ['at least 0']), (name, each)
+          step, (least, most, above, below) = 1 if kind is int else 1e-9, span
+          wrong = np.array([least - step, most * (1 + 1e-9) + step, above, below])
+          for x in wrong[np.isfinite(wrong)] if name not in LATER else ():
+            with pytest.raises(UserError, match=f'^{each}: must be'):
+              function(**needed | {each: kind(x)})
