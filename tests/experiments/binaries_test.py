@@ -266,11 +266,17 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
   done = folder / 'fed_avg/seed0/summary.json'
   before = done.stat().st_mtime_ns
   more = ['--oracle', '--report_html', '--reference=fed_avg', '--num_seeds=2']
-  again = call('compare', *shared, '--algorithms=fed_avg,fed_prox', *more, cwd=tmp_path)
+  again = call(
+    'compare',
+    *shared,
+    '--algorithms=fed_avg,slow=fed_avg(learning_rate=0.01)',
+    *more,
+    cwd=tmp_path,
+  )
   assert again.returncode == 0, again.stderr
   assert done.stat().st_mtime_ns == before
   rows = list(csv.DictReader((folder / 'table.csv').open()))
-  methods_run = ['fed_avg', 'fed_prox', 'oracle']
+  methods_run = ['fed_avg', 'slow', 'oracle']
   name = 'deployed.micro_accuracy_count'
   result = [(r['method'], float(r[name])) for r in rows]
   assert result == [(m, 2) for m in methods_run]
@@ -279,15 +285,15 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
   assert 'minus oracle' in again.stdout
   assert 'minus fed_avg' in again.stdout
   want = [
-    json.loads((folder / f'fed_prox/seed{s}/summary.json').read_text()) for s in (0, 1)
+    json.loads((folder / f'slow/seed{s}/summary.json').read_text()) for s in (0, 1)
   ]
   mean = 50 * sum(w['finetuned']['macro_f1'] for w in want)
   assert float(rows[1]['finetuned.macro_f1_mean']) == pytest.approx(mean)
   files = {p.name for p in folder.glob('table.*')}
   assert files == {f'table.{kind}' for kind in ('md', 'csv', 'tex', 'json')}
-  redo = ['--algorithms=fed_avg', '--redo=fed_prox,oracle', '--num_seeds=2']
+  redo = ['--algorithms=fed_avg', '--redo=slow,oracle', '--num_seeds=2']
   assert call('compare', *shared, *redo, cwd=tmp_path).returncode == 0
-  assert not (folder / 'fed_prox').exists()
+  assert not (folder / 'slow').exists()
   rows = list(csv.DictReader((folder / 'table.csv').open()))
   assert [r['method'] for r in rows] == ['fed_avg']
   assert again.stdout.endswith('\nReport: table/report.html\n')
@@ -330,12 +336,3 @@ def test_mistakes_are_one_sentence(arguments, message, tmp_path):
 def test_a_mistake_ends_the_process_with_exit_code_1(tmp_path):
   arguments, message = MISTAKES[0]
   assert_one_sentence(spawn('run', *QUICK, *arguments, cwd=tmp_path), message, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('module', ['select_k', 'compare'])
-def test_a_binary_starts_in_a_process_of_its_own(module, tmp_path):
-  """Tests of the others do more in theirs."""
-  done = spawn(module, '--help', cwd=tmp_path)
-  assert done.returncode == 0, done.stderr
-  assert '--workdir' in done.stdout

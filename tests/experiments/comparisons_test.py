@@ -2,16 +2,13 @@
 
 import csv
 import json
-from types import SimpleNamespace
 
-import pandas
 import pytest
 from absl import flags
 
-from experiments import compare, comparisons, pages
+from experiments import compare, comparisons
 from experiments import flags as experiment_flags
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.text_tables import Table
 from tests.experiments.binaries_test import (
   LOGISTIC,
   parsed_flags,  # noqa: F401
@@ -168,15 +165,3 @@ def test_values_are_compared_in_one_table(tmp_path):
   accuracy = 100 * summary['honest']['deployed']['micro_accuracy']
   assert float(rows[1]['deployed.micro_accuracy_mean']) == pytest.approx(accuracy)
   assert (folder / 'plots/sweep.png').is_file()
-
-
-def test_a_long_table_is_printed_by_its_first_columns():
-  columns = [(f'group {i}', f'{j}') for i in range(4) for j in range(4)]
-  names = [f'method {i}' for i in range(40)]
-  cells = pandas.DataFrame('1', names, pandas.MultiIndex.from_tuples(columns))
-  for rows in (40, 5):
-    table = Table(cells[:rows], cells[:rows], notes=['Over 5 seeds.'])
-    comparison = SimpleNamespace(table=table, choices={})
-    lines = pages.printed(comparison).splitlines()
-    assert len(lines) <= 30 + rows
-    assert ('Further columns are in table.md.' in lines) == (rows == 40)

@@ -9,11 +9,13 @@ from tests.support.reported import write_comparison
 @pytest.fixture
 def compared(tmp_path):
   """The workdir of a comparison."""
-  return write_comparison(tmp_path / 'runs')
+  return write_comparison(
+    tmp_path / 'runs', seeds=(0,), methods=('fed_avg', 'fesem(2)')
+  )
 
 
 def test_figures_of_runs_and_comparisons_have_the_formats_asked_for(compared, tmp_path):
-  run = next(compared.glob('fesem*/seed0'))
+  run = compared / 'fed_avg/seed0'
   done = call(
     'report', compared, run, '--figures=drawn', '--format=pdf,png', cwd=tmp_path,
     figures=True,

@@ -8,7 +8,7 @@ import pytest
 
 from fesem_jax import models
 from fesem_jax.core.types import Model
-from fesem_jax.server import comparison, descriptors, hidden_units, optimizers, robust
+from fesem_jax.server import comparison, descriptors, hidden_units, robust
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
@@ -25,10 +25,6 @@ def layers(name, shape):
   return lambda: hidden_units.layers_of(models.build(name, shape, 10))
 
 
-def optimizer(name, **options):
-  return functools.partial(getattr(optimizers, name), **options)
-
-
 REFUSED = [
   (lambda: comparison.build('dense1', MODEL), 'cluster_on'),
   (lambda: hidden_units.layers_of(models.from_flax(nn.Dense(3), (4,))), 'cluster_on'),
@@ -36,11 +32,6 @@ REFUSED = [
   (layers('gru', (5,)), 'cluster_on'),
   (layers('transformer', (5,)), 'cluster_on'),
   (features_of_no_module, 'model'),
-  (optimizer('momentum', beta1=1.0), 'beta1'),
-  (optimizer('adagrad', beta1=-0.1), 'beta1'),
-  (optimizer('adam', beta2=1.0), 'beta2'),
-  (optimizer('yogi', beta2=1.0), 'beta2'),
-  (optimizer('adagrad', tau=0.0), 'tau'),
   *(
     (functools.partial(robust.aggregation, text), 'aggregation')
     for text in (

@@ -127,10 +127,13 @@ def _finish(folder, config, task, table, last):
   np.savez(folder / 'clients.npz', **arrays)
 
 
-def write_comparison(folder, seeds=(0, 1)):
+METHODS = {'fed_avg': (0, -0.1), 'fesem(2)': (2, 0.0), 'hypo_cluster(2)': (2, -0.05)}
+
+
+def write_comparison(folder, seeds=(0, 1), methods=tuple(METHODS)):
   """Runs of three methods, in the folders that fesem-compare makes."""
-  methods = {'fed_avg': (0, -0.1), 'fesem(2)': (2, 0.0), 'hypo_cluster(2)': (2, -0.05)}
-  for label, (clusters, gain) in methods.items():
+  for label in methods:
+    clusters, gain = METHODS[label]
     for seed in seeds:
       accuracy = gain + (0.02 * seed if clusters else 0)
       write_run(

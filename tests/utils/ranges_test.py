@@ -1,9 +1,9 @@
-"""The first numbers beyond every range are refused."""
+"""Numbers just beyond every range, and unknown choices, are refused."""
 
 import importlib
 import inspect
 import pkgutil
-from typing import get_args
+from typing import Literal, get_args, get_origin
 
 import numpy as np
 import pytest
@@ -43,6 +43,10 @@ ENDS = {
 LATER = {'LocalTraining', 'Machine', 'Schedule', 'Spec', 'wrappers'}
 
 
+def is_choice(hint):
+  return get_origin(hint) is Literal
+
+
 def ranged(hint):
   """The types and ranges of an annotation."""
   parts = get_args(hint)
@@ -50,22 +54,28 @@ def ranged(hint):
   return sum(map(ranged, parts), spans)
 
 
-def test_calls_refuse_the_first_numbers_beyond_every_range():
+def test_calls_refuse_numbers_just_beyond_their_ranges_and_unknown_choices():
   for module in pkgutil.walk_packages(fesem_jax.__path__, 'fesem_jax.'):
     for name, function in vars(importlib.import_module(module.name)).items():
       if name.startswith('_') or getattr(function, '__module__', 0) != module.name:
         continue
-      parameters = inspect.signature(function).parameters if callable(function) else {}
-      needed = {
-        n: 0.5 if 'float' in str(p.annotation) else (*get_args(p.annotation), 1)[0]
-        for n, p in parameters.items() if p.default is p.empty
-      }  # fmt: skip
-      for each in parameters:
-        for kind, span in ranged(parameters[each].annotation):
+      try:
+        parameters = inspect.signature(function).parameters
+      except (TypeError, ValueError):  # No function.
+        continue
+      hints = {n: p.annotation for n, p in parameters.items()}
+      needed = {n: 1 for n, p in parameters.items() if p.default is p.empty}
+      needed |= {n: 0.5 for n in needed if 'float' in str(hints[n])}
+      needed |= {n: get_args(hints[n])[0] for n in needed if is_choice(hints[n])}
+      for each, hint in hints.items():
+        wrong = ['nonsense'] * (is_choice(hint) and hasattr(function, '__wrapped__'))
+        for kind, span in ranged(hint):
           ends = [end for end, names in ENDS.items() if each in names.split()]
           assert str(span) in (ends or ['at least 0']), (name, each)
           step, (least, most, above, below) = 1 if kind is int else 1e-9, span
-          wrong = np.array([least - step, most * (1 + 1e-9) + step, above, below])
-          for x in wrong[np.isfinite(wrong)] if name not in LATER else ():
-            with pytest.raises(UserError, match=f'^{each}: must be'):
-              function(**needed | {each: kind(x)})
+          beyond = [least - step, most * (1 + 1e-9) + step, above, below]
+          wrong += [kind(x) for x in beyond if np.isfinite(x)]
+          wrong += [np.nan] * (kind is float)
+        for value in wrong if name not in LATER else ():
+          with pytest.raises(UserError, match=f'{each}: (must be|unknown)'):
+            function(**needed | {each: value})
