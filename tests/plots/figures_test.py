@@ -256,8 +256,6 @@ def test_a_style_has_the_width_of_papers(tmp_path, comparison, monkeypatch):
       assert image.width == pytest.approx(3.4 * 150, abs=2)
   finally:
     plots.use_style('page')
-  with pytest.raises(UserError, match='style'):
-    plots.use_style('poster')
 
 
 def test_published_curves_of_two_measures_have_an_axis_each():

@@ -18,9 +18,9 @@ charts = pytest.importorskip('fesem_jax.analysis.report.charts')
 content = pytest.importorskip('fesem_jax.analysis.report.content')
 
 
-@pytest.fixture(autouse=True)
-def _without_figures(monkeypatch):
-  """Only the page that tests share has figures that stand still."""
+@pytest.fixture
+def without_figures(monkeypatch):
+  """Pages have no figures that stand still, which take most of their time."""
   monkeypatch.setattr(content, '_figures', lambda *frames: [])
 
 
@@ -51,7 +51,7 @@ def rows(spec):
   return pd.DataFrame(data)
 
 
-def test_the_table_is_the_one_of_the_comparison(comparison, page):
+def test_the_table_is_the_one_of_the_comparison(comparison, page, without_figures):
   table = fj.Comparison(fj.load_runs(comparison)).table
   assert table.to_html() in page
   assert all(note in html.unescape(page) for note in table.notes)
@@ -95,7 +95,7 @@ def test_clients_are_those_of_the_files(page):
 
 
 @pytest.mark.parametrize('task', [CLASSIFICATION, REGRESSION])
-def test_worst_and_best_clients_follow_the_task(tmp_path, task):
+def test_worst_and_best_clients_follow_the_task(tmp_path, task, without_figures):
   folder = write_run(tmp_path / 'run', task=task)
   table = client_table.read(folder)
   client_table.write(folder, table.assign(honest=table['client'] != 'c02'))
@@ -140,7 +140,7 @@ def test_an_unfinished_run_shows_what_there_is(tmp_path):
   assert set(rows(specs(text)['curves'])['round']) == {1, 2, 3}
 
 
-def test_settings_that_differ_stand_apart(tmp_path):
+def test_settings_that_differ_stand_apart(tmp_path, without_figures):
   for i, rate in enumerate((0.1, 0.3)):
     folder = write_run(tmp_path / f'm{i}' / 'seed0', seed=0)
     config = json.loads((folder / 'config.json').read_text())

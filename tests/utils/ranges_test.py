@@ -39,12 +39,7 @@ ENDS = {
   'at least 0 and at most 1e+12': 'variance',
   'at most 1e+300 and above 0': 'alpha',
 }
-# Checked by a run.
-LATER = {'LocalTraining', 'Machine', 'Schedule', 'Spec', 'wrappers'}
-
-
-def is_choice(hint):
-  return get_origin(hint) is Literal
+LATER = {'LocalTraining', 'Machine', 'Schedule', 'Spec', 'wrappers'}  # By a run.
 
 
 def ranged(hint):
@@ -66,9 +61,10 @@ def test_calls_refuse_numbers_just_beyond_their_ranges_and_unknown_choices():
       hints = {n: p.annotation for n, p in parameters.items()}
       needed = {n: 1 for n, p in parameters.items() if p.default is p.empty}
       needed |= {n: 0.5 for n in needed if 'float' in str(hints[n])}
-      needed |= {n: get_args(hints[n])[0] for n in needed if is_choice(hints[n])}
+      choices = {n for n in hints if get_origin(hints[n]) is Literal}
+      needed |= {n: get_args(hints[n])[0] for n in choices & needed.keys()}
       for each, hint in hints.items():
-        wrong = ['nonsense'] * (is_choice(hint) and hasattr(function, '__wrapped__'))
+        wrong = ['nonsense'] * (each in choices and hasattr(function, '__wrapped__'))
         for kind, span in ranged(hint):
           ends = [end for end, names in ENDS.items() if each in names.split()]
           assert str(span) in (ends or ['at least 0']), (name, each)
