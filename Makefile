@@ -100,8 +100,9 @@ test-night: install
 	  $(OPTIMIZED)
 	$(PYTEST) -m 'nightly and not optimized' $(PYTEST_FLAGS)
 
-# Without whole methods, runs and commands, which compile most programs.
-FAST := $(addprefix tests/,core data evaluation models plots report server utils)
+# Without whole methods, runs and commands, which compile most programs, and without what
+# they measure and draw.
+FAST := $(addprefix tests/,core data models server utils)
 
 test-fast: install
 	$(PYTEST) -m 'not slow and not nightly' $(FAST)
