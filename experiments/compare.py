@@ -12,22 +12,25 @@ those of a method first.
 """
 
 import dataclasses
+import functools
 import pathlib
 import shutil
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NoReturn
 
 from absl import flags
 
 from fesem_jax.algorithms import METHODS
 from fesem_jax.analysis import tables, tuning
-from fesem_jax.analysis.loop import run_entries
-from fesem_jax.core import sharding
+from fesem_jax.analysis.comparison import Comparison
+from fesem_jax.analysis.loop import Entry, run_entries
+from fesem_jax.analysis.tuning import Search
 from fesem_jax.evaluation import paired
 from fesem_jax.run.workdir import locked, remove_left_overs
-from fesem_jax.utils.errors import check
+from fesem_jax.utils.errors import UserError, WorkdirError, check
 from fesem_jax.utils.ranges import Range
 
-from . import comparisons, methods, pages
+from . import cluster, comparisons, methods, pages
 from . import flags as experiment_flags
 from .build import build_callbacks
 from .comparisons import MOST_SEEDS
@@ -72,18 +75,66 @@ class Compare:
   workdir: str = 'runs/compare'
 
 
-def main(argv: list[str]) -> None:
-  no_positional(argv)
+def _entries(workdir: pathlib.Path) -> tuple[dict[str, Entry], Search | None]:
+  """The methods of the command, how they run in a workdir, and their tuning."""
   f = flags.FLAGS
-  sharding.setup_devices(f.num_devices)
-  workdir, seeds = pathlib.Path(f.workdir), range(f.seed, f.seed + f.num_seeds)
   chosen = experiment_flags.chosen_options()
   configs = comparisons.configurations(f.algorithms, chosen, f.oracle)
   if f.sweep:
     configs = comparisons.swept(f.sweep, configs)
   tables.check_reference(f.reference, list(configs))
-  build_callbacks(experiment_flags.machine())  # Raises before the first run.
   search = comparisons.parse_search(f.tune, configs, range(f.tune_seeds), f.tune_by)
+  return comparisons.entries(configs, workdir, search), search
+
+
+def _run(
+  entries: Mapping[str, Entry],
+  search: Search | None,
+  seeds: Sequence[int],
+  **options: Any,
+) -> Comparison:
+  f = flags.FLAGS
+  return run_entries(
+    entries, seeds, search, runs_at_once=f.runs_at_once,
+    progress=experiment_flags.progress(), say=print if f.verbose else None, **options,
+  )  # fmt: skip
+
+
+def _parts(entries: Mapping[str, Entry], seeds: Sequence[int]) -> dict[str, Any]:
+  """Parts for jobs: a method; with --runs_at_once=1, a run of one without tuning."""
+  parts = dict[str, Any]()
+  for label, entry in entries.items():
+    if flags.FLAGS.runs_at_once == 1 and not entry.points:
+      parts |= {f'{label} seed {seed}': (label, [seed]) for seed in seeds}
+    else:
+      parts[label] = label, list(seeds)
+  return parts
+
+
+def _raise(error: UserError, *_: Any) -> NoReturn:
+  raise error
+
+
+def carry_out(part: tuple[str, list[int]]) -> None:
+  """Runs a method with some seeds in a job, for the process that writes the table."""
+  label, seeds = part
+  cluster.setup_devices()
+  entries, search = _entries(pathlib.Path(flags.FLAGS.workdir))
+  try:
+    _run({label: entries[label]}, search, seeds)
+  except WorkdirError:
+    raise
+  except UserError:
+    return  # The process that waits says why.
+
+
+def main(argv: list[str]) -> None:
+  no_positional(argv)
+  f = flags.FLAGS
+  cluster.setup_devices()
+  workdir, seeds = pathlib.Path(f.workdir), range(f.seed, f.seed + f.num_seeds)
+  entries, search = _entries(workdir)
+  build_callbacks(experiment_flags.machine())  # Raises before the first run.
   names = 'reference', 'report', 'columns', 'correct', 'caption'
   shown = {name: getattr(f, name) for name in names}
   with locked(workdir) as alone:
@@ -93,11 +144,17 @@ def main(argv: list[str]) -> None:
       check((workdir / name).is_dir(), f'redo: {workdir} has no {name!r}')
       for folder in (workdir / name, workdir / 'tune' / name):
         shutil.rmtree(folder, ignore_errors=True)
-    result = run_entries(
-      comparisons.entries(configs, workdir, search), seeds, search, folder=workdir,
-      runs_at_once=f.runs_at_once, progress=experiment_flags.progress(),
-      say=print if f.verbose else None, **shown,
-    )  # fmt: skip
+      (workdir / cluster.BOOK).unlink(missing_ok=True)
+    if f.launcher:
+      parts = _parts(entries, seeds)
+      results = cluster.launch('compare', parts, workdir)
+      if results is None:
+        return
+      dead = {parts[name][0]: e for name, e in results.items() if e is not None}
+      entries |= {
+        label: Entry(functools.partial(_raise, e)) for label, e in dead.items()
+      }
+    result = _run(entries, search, seeds, folder=workdir, **shown)
     print(f'\n{pages.printed(result)}\n')
     print(f'Tables: {workdir}/table.md, .csv, .tex, .json')
     print(pages.draw(result, workdir, f.sweep))
@@ -107,7 +164,7 @@ def main(argv: list[str]) -> None:
 
 def define_flags() -> None:
   experiment_flags.define()
-  experiment_flags.define(Compare)
+  experiment_flags.define(Compare, cluster.Launch)
 
 
 if __name__ == '__main__':

@@ -20,13 +20,15 @@ from absl import flags
 
 from fesem_jax import data
 from fesem_jax.analysis import num_clusters
-from fesem_jax.core import prng_streams, sharding
+from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import check
+from fesem_jax.utils.errors import UserError, check
 from fesem_jax.utils.ranges import Range
 from fesem_jax.utils.text_tables import Table, spread
 
+from . import cluster
 from . import flags as experiment_flags
 from .build import build_local, build_model, load_data
 from .start import no_positional, start
@@ -83,33 +85,58 @@ def table_of(result: dict[str, Any]) -> Table:
   return Table.from_texts(index, columns, note)
 
 
+def _problem() -> tuple[dict[str, Any], LocalTraining, FederatedData, dict[str, Any]]:
+  """Configuration, local training, data and options of `num_clusters`."""
+  f = flags.FLAGS
+  config = experiment_flags.configuration('fesem', experiment_flags.chosen_options())
+  train = choose_clients(config, f.data_dir, f.select_clients)
+  machine = experiment_flags.machine()
+  local = build_local(config, build_model(config, train), train, machine)
+  names = {'epochs': 'init_epochs', 'cluster_on': 'cluster_on'}
+  options = {name: config[option] for name, option in names.items()}
+  options |= {'data_placement': machine['data_placement']}
+  return config, local, train, options
+
+
+def carry_out(seed: int) -> np.ndarray:
+  """The `inner_products` of a seed, in a job."""
+  cluster.setup_devices()
+  _, local, train, options = _problem()
+  return num_clusters.inner_products(local, train, seed=seed, **options)
+
+
 def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
-  list_of_k = list(f.num_clusters_list)
+  list_of_k, seeds = list(f.num_clusters_list), range(f.seed, f.seed + f.num_seeds)
   ascends = list_of_k == sorted(set(list_of_k)) and min(list_of_k, default=0) > 0
   check(ascends, 'num_clusters_list: must ascend from 1 or more, e.g. 1,2,3,4')
-  options = experiment_flags.chosen_options()
-  sharding.setup_devices(f.num_devices)
-  config = experiment_flags.configuration('fesem', options)
-  train = choose_clients(config, f.data_dir, f.select_clients)
+  cluster.setup_devices()
+  config, local, train, options = _problem()
   count = train.num_clients
   check(list_of_k[-1] <= count, f'num_clusters_list: there are {count} clients')
-  machine = experiment_flags.machine()
-  local = build_local(config, build_model(config, train), train, machine)
-  result = num_clusters.select_k(
-    local, train, list_of_k, range(f.seed, f.seed + f.num_seeds),
-    epochs=config['init_epochs'], cluster_on=config['cluster_on'],
-    data_placement=machine['data_placement'],
-  )  # fmt: skip
-  result |= {name: config[name] for name in ('dataset', 'partition')}
   workdir = pathlib.Path(f.workdir)
   workdir.mkdir(parents=True, exist_ok=True)
+  grams = list[np.ndarray]()
+  if f.launcher:
+    parts = {f'seed {seed}': seed for seed in seeds}
+    if (results := cluster.launch('select_k', parts, workdir)) is None:
+      return
+    for gram in results.values():
+      if isinstance(gram, UserError):
+        raise gram
+    grams = [results[name] for name in parts]
+  result = num_clusters.select_k(local, train, list_of_k, seeds, grams, **options)
+  result |= {name: config[name] for name in ('dataset', 'partition')}
   write_atomically(workdir / 'select_k.json', json.dumps(result, indent=1) + '\n')
   print(f'\n{table_of(result)}\n\n{result["reason"]}\n\nIn {workdir}: select_k.json')
 
 
-if __name__ == '__main__':
+def define_flags() -> None:
   experiment_flags.define()
-  experiment_flags.define(SelectK)
+  experiment_flags.define(SelectK, cluster.Launch)
+
+
+if __name__ == '__main__':
+  define_flags()
   start(main)

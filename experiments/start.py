@@ -45,20 +45,25 @@ def _as_flag(message: str) -> str:
   return f'--{message}' if message.partition(':')[0] in flags.FLAGS else message
 
 
+def configure() -> None:
+  """Sets what every process of a binary needs."""
+  if isinstance(sys.stdout, io.TextIOWrapper):  # Names may hold any characters.
+    sys.stdout.reconfigure(errors='backslashreplace')
+  if not flags.FLAGS['verbosity'].present:
+    logging.set_verbosity(logging.WARNING)  # JAX tells of TPUs it looked for.
+    formatter = std_logging.Formatter('%(levelname)s: %(message)s')
+    logging.get_absl_handler().setFormatter(formatter)
+  # Tracing makes objects by the million, hardly any of them garbage in cycles.
+  gc.set_threshold(100_000, 20, 100)
+
+
 def main_with_clear_errors(
   main: Callable[[list[str]], int | None],
 ) -> Callable[..., int | None]:
   """Turns a user's mistake into one sentence and exit code 1, without waiting."""
 
   def wrapped(argv: list[str]) -> int | None:
-    if isinstance(sys.stdout, io.TextIOWrapper):  # Names may hold any characters.
-      sys.stdout.reconfigure(errors='backslashreplace')
-    if not flags.FLAGS['verbosity'].present:
-      logging.set_verbosity(logging.WARNING)  # JAX tells of TPUs it looked for.
-      formatter = std_logging.Formatter('%(levelname)s: %(message)s')
-      logging.get_absl_handler().setFormatter(formatter)
-    # Tracing makes objects by the million, hardly any of them garbage in cycles.
-    gc.set_threshold(100_000, 20, 100)
+    configure()
     raise_interrupts()
     try:
       return main(argv)

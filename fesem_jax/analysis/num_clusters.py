@@ -34,6 +34,7 @@ def select_k(
   train: FederatedData,
   numbers: Sequence[int],
   seeds: Sequence[int] = range(3),
+  grams: Sequence[np.ndarray] = (),
   **options: Any,
 ) -> dict[str, Any]:
   """Metrics of numbers of clusters K for FeSEM, and the recommended one (Section 5.2).
@@ -46,6 +47,7 @@ def select_k(
     train: training split of the clients.
     numbers: K to try.
     seeds: of models and k-means.
+    grams: the `inner_products` of each seed, if they exist already.
     **options: `epochs` of local training, `cluster_on`, a part of the model, and
       `data_placement`.
 
@@ -58,8 +60,8 @@ def select_k(
     UserError: if fewer than two models are finite.
   """
   models, rows = list[tuple[np.ndarray, np.ndarray]](), list[dict[str, Any]]()
-  for seed in seeds:
-    gram = inner_products(local, train, seed=seed, **options)
+  for place, seed in enumerate(seeds):
+    gram = grams[place] if grams else inner_products(local, train, seed=seed, **options)
     finite = np.isfinite(gram.diagonal())
     check(finite.sum() > 1, 'learning_rate: models are not finite after init_epochs')
     models.append((coordinates(gram[np.ix_(finite, finite)]), finite))

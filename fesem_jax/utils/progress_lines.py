@@ -50,10 +50,15 @@ class Display:
       self._log(f'{title}: {duration(seconds)}')
 
   def rounds(
-    self, done: int, total: int, metrics: str = '', over: bool = False
+    self,
+    done: int,
+    total: int,
+    metrics: str = '',
+    over: bool = False,
+    unit: str = 'round',
   ) -> None:
     """Shows finished rounds and the metrics of the last one; `over` ends the run."""
-    title = f'{self.prefix}round {done}/{total}' + f', {metrics}' * bool(metrics)
+    title = f'{self.prefix}{unit} {done}/{total}' + f', {metrics}' * bool(metrics)
     if self._rounds is None:
       self._rounds = self.live.add_task(title, completed=done, total=total)
     self.live.update(self._rounds, completed=done, description=title)
