@@ -22,7 +22,7 @@ from fesem_jax.core import sharding
 from fesem_jax.run.results.files import read_object
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import UserError, check
+from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.expressions import split_call, value
 from fesem_jax.utils.interrupts import SIGNALS, Stopped
 from fesem_jax.utils.ranges import Range
@@ -61,7 +61,11 @@ class Launch:
 
 
 class Task:
-  """Parts of a command, by name, that one job carries out; a signal requeues it."""
+  """Parts of a command, by name, that one job carries out.
+
+  After SIGTERM (preemption) or SIGUSR2 (time limit) it saves and ends. A job of Slurm
+  then returns to the queue, but not if it was canceled.
+  """
 
   def __init__(self, binary: str, arguments: list[str], parts: dict[str, Any]):
     self.binary, self.arguments, self.parts = binary, arguments, parts
@@ -71,6 +75,7 @@ class Task:
     requeue: Any = signal.getsignal(signal.SIGUSR2)  # Set by submitit.
     for number in SIGNALS:
       signal.signal(number, signal.default_int_handler)
+    signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
       start.configure()
       module = importlib.import_module(f'{__package__}.{self.binary}')
@@ -78,16 +83,26 @@ class Task:
       start.parse_flags([self.binary, *self.arguments, '--launcher='])
       return {name: module.carry_out(part) for name, part in self.parts.items()}
     except (Stopped, KeyboardInterrupt):
-      for number in SIGNALS:
+      for number in (*SIGNALS, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-      requeue(signal.SIGUSR2, None)
-      raise
+      if _runs_in_slurm():
+        requeue(signal.SIGUSR2, None)
+      sys.exit(start.INTERRUPTED)
 
   def checkpoint(self) -> Any:
     """What submitit runs when the job continues: the same."""
     from submitit.helpers import DelayedSubmission
 
     return DelayedSubmission(self)
+
+
+def _runs_in_slurm() -> bool:
+  """True in a job of Slurm that is not canceled, which squeue shows as completing."""
+  if os.environ.get('SUBMITIT_EXECUTOR') != 'slurm':
+    return False
+  job = f'--jobs={os.environ["SLURM_JOB_ID"]}'
+  command = ['squeue', '--noheader', '--format=%T', job]
+  return b'RUNNING' in subprocess.run(command, capture_output=True).stdout
 
 
 def setup_devices() -> None:

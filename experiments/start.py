@@ -27,6 +27,8 @@ from . import methods, usage
 
 # The exit code of a process that leaves the reason to another one: EX_TEMPFAIL.
 LOST_OTHERS = 75
+# That of a process that a signal has interrupted.
+INTERRUPTED = 130
 # That of a process that SIGPIPE ends, as shells give it.
 CLOSED_PIPE = 141
 _PRESETS = pathlib.Path(__file__).parent / 'presets'
@@ -113,7 +115,7 @@ def _interrupted(sentence: str) -> NoReturn:
   """Ends the process after Ctrl-C or another of `interrupts.SIGNALS`."""
   if processes.is_first():
     print(sentence, file=sys.stderr)
-  sys.exit(130)
+  sys.exit(INTERRUPTED)
 
 
 def parse_flags(argv: list[str]) -> list[str]:

@@ -11,9 +11,7 @@ from typing import Any
 from fesem_jax.utils import processes
 
 # Ctrl-C, a scheduler's preemption or time limit, its warning, and a closed terminal.
-SIGNALS = (
-  signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP,
-)  # fmt: skip
+SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it.

@@ -64,7 +64,8 @@ class Display:
     self.live.update(self._rounds, completed=done, description=title)
     (task,) = [t for t in self.live.tasks if t.id == self._rounds]
     if time.monotonic() - self._last >= _EVERY:
-      self._log(f'{title}, {duration(task.time_remaining or 0.0)} left')
+      left = task.time_remaining
+      self._log(title if left is None else f'{title}, {duration(left)} left')
     if over:
       self.live.remove_task(self._rounds)
       self._rounds = None
