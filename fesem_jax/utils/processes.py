@@ -18,10 +18,12 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import numpy as np
+from jax._src import distributed  # Its key-value store has no public name.
 from jax.experimental import multihost_utils
 
 from fesem_jax.utils import rendezvous
 from fesem_jax.utils.errors import UserError, check
+from fesem_jax.utils.watchdog import Watchdog
 
 AUTO = 'auto'
 
@@ -30,12 +32,17 @@ HEARTBEAT_SECONDS = 60
 # The time for which processes wait for each other at the start.
 MEETING_SECONDS = 120
 
+# A process that stays behind the others for this long is stuck, and all end.
+STUCK_SECONDS = 1800
+
 _PARTING_SECONDS = 3
 
 # In error messages of JAX after the loss of another process.
 _LOSS = re.compile(r'Gloo|NCCL|coordination service', re.IGNORECASE)
 
 _Value = TypeVar('_Value')
+
+_watchdog: Watchdog | None = None
 
 
 class FirstProcessFailed(UserError):  # noqa: N818 - the first process reports it.
@@ -102,6 +109,9 @@ def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
       **options,
     )
   barrier('start')
+  global _watchdog
+  client = distributed.global_state.client
+  _watchdog = Watchdog(client, jax.process_index(), STUCK_SECONDS)
 
 
 def _detect(group: Group, **options: Any) -> None:
@@ -135,6 +145,13 @@ def _digest(value: Any) -> np.ndarray:
   return np.frombuffer(hashlib.sha256(text).digest(), np.uint8)
 
 
+def _meets() -> bool:
+  """True if there are other processes, which the caller is going to meet."""
+  if _watchdog is not None:
+    _watchdog.meetings += 1
+  return count() > 1
+
+
 def is_first() -> bool:
   """True if this process is the first one, which writes files and prints."""
   return not jax.distributed.is_initialized() or jax.process_index() == 0
@@ -142,6 +159,8 @@ def is_first() -> bool:
 
 def is_loss(error: BaseException) -> bool:
   """True if an error of JAX reports the loss of another process."""
+  if _watchdog is not None and _watchdog.ends.is_set():
+    threading.Event().wait()  # It ends this process.
   return count() > 1 and _LOSS.search(str(error)) is not None
 
 
@@ -161,13 +180,13 @@ def leave(code: Any) -> NoReturn:
 
 def barrier(name: str) -> None:
   """Waits until every process has called it."""
-  if count() > 1:
+  if _meets():
     multihost_utils.sync_global_devices(name)
 
 
 def on_host(tree: Any) -> Any:
   """The complete arrays of a tree, on the host of every process."""
-  if count() == 1:
+  if not _meets():
     return jax.device_get(tree)
 
   def whole(x: Any) -> Any:
@@ -186,7 +205,7 @@ def from_first(make: Callable[[], _Value]) -> _Value:
   The value must be serializable as JSON. If `make` raises, the other processes raise
   `FirstProcessFailed`.
   """
-  if count() == 1:
+  if not _meets():
     return make()
   if not is_first():
     message = json.loads(_broadcast(b''))
@@ -210,14 +229,14 @@ def error_in_all(sentence: str) -> UserError:
 
 def any_of(flag: bool) -> bool:
   """True if the flag is set in any process."""
-  if count() == 1:
+  if not _meets():
     return flag
   return bool(multihost_utils.process_allgather(np.array(flag)).any())
 
 
 def total(x: np.ndarray) -> np.ndarray:
   """The sum of the arrays of all processes, which have the same shape."""
-  if count() == 1:
+  if not _meets():
     return x
   return multihost_utils.process_allgather(x).sum(axis=0, dtype=x.dtype)
 
@@ -227,7 +246,7 @@ def check_same(what: str, value: Any) -> None:
 
   `what` describes the value in the message. The value must be serializable as JSON.
   """
-  if count() == 1:
+  if not _meets():
     return
   digests = multihost_utils.process_allgather(_digest(value))
   if differs := np.flatnonzero((digests != digests[0]).any(axis=1)).tolist():

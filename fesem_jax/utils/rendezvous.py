@@ -1,6 +1,6 @@
 """Rendezvous of the processes before JAX connects them.
 
-`jax.distributed.initialize` cannot do this alone. With JAX 0.10.2 and an
+`jax.distributed.initialize` cannot do this alone. With JAX 0.10.2 and 0.12.0 and an
 `initialization_timeout`, a process ends by SIGABRT and a C++ trace if the coordinator
 or another process is missing or if two processes have the same id, and by SIGSEGV if
 the port is taken; processes that disagree on their number are connected. Here the first
@@ -9,6 +9,7 @@ answers them, and releases the address to JAX.
 """
 
 import contextlib
+import ipaddress
 import json
 import socket
 import time
@@ -18,6 +19,8 @@ from fesem_jax.utils.errors import UserError
 
 _MAX_BYTES = 1000  # Of a message.
 _RETRY_SECONDS = 0.2
+# Process 0 of this machine is expected within this at a name of this machine.
+_LOCAL_SECONDS = 8.0
 
 
 def wait_for_all(address: str, process_id: int, count: int, seconds: float) -> None:
@@ -69,7 +72,7 @@ def _announce(
 ) -> None:
   """In all other processes: sends the id and waits for the outcome."""
   host, _, port = address.rpartition(':')
-  reason = 'no time was left'
+  reason, began = 'no time was left', time.monotonic()
   while (left := deadline - time.monotonic()) > 0:
     try:
       place = (host.strip('[]'), int(port))
@@ -80,6 +83,11 @@ def _announce(
         fault = _received(connection)
     except (OSError, ValueError) as e:
       reason = str(getattr(e, 'strerror', None) or e)
+      if time.monotonic() - began > _LOCAL_SECONDS and _names_this_machine(host):
+        raise UserError(
+          f'coordinator_address: {host} is this machine, without process 0; '
+          'give an address that all machines can reach'
+        ) from e
       time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
       continue
     if fault:
@@ -88,6 +96,17 @@ def _announce(
   raise UserError(
     f'coordinator_address: {address} did not answer within {seconds:g} s ({reason})'
   )
+
+
+def _names_this_machine(host: str) -> bool:
+  """True for a name, such as localhost, of the loopback address only."""
+  with contextlib.suppress(ValueError):
+    ipaddress.ip_address(host.strip('[]'))
+    return False
+  with contextlib.suppress(OSError):
+    places = socket.getaddrinfo(host, None)
+    return all(ipaddress.ip_address(place[4][0]).is_loopback for place in places)
+  return False
 
 
 def _listener(address: str) -> socket.socket:

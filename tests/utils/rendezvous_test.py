@@ -82,3 +82,10 @@ def test_a_port_in_use_is_refused():
     address = f'127.0.0.1:{other.getsockname()[1]}'
     with pytest.raises(UserError, match='already in use'):
       rendezvous.wait_for_all(address, 0, 2, 1.0)
+
+
+def test_a_name_of_this_machine_without_process_0_is_refused_soon(monkeypatch):
+  monkeypatch.setattr(rendezvous, '_LOCAL_SECONDS', 0.2)
+  address = free_address().replace('127.0.0.1', 'localhost')
+  with pytest.raises(UserError, match='coordinator_address: localhost is this machine'):
+    rendezvous.wait_for_all(address, 1, 2, 60)
