@@ -15,14 +15,13 @@ import dataclasses
 import functools
 import pathlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NoReturn
 
 from absl import flags
 
 from fesem_jax.algorithms import METHODS
 from fesem_jax.analysis import tables, tuning
-from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.loop import Entry, run_entries
 from fesem_jax.analysis.tuning import Search
 from fesem_jax.evaluation import paired
@@ -87,28 +86,17 @@ def _entries(workdir: pathlib.Path) -> tuple[dict[str, Entry], Search | None]:
   return comparisons.entries(configs, workdir, search), search
 
 
-def _run(
-  entries: Mapping[str, Entry],
-  search: Search | None,
-  seeds: Sequence[int],
-  **options: Any,
-) -> Comparison:
+def _options() -> dict[str, Any]:
   f = flags.FLAGS
-  return run_entries(
-    entries, seeds, search, runs_at_once=f.runs_at_once,
-    progress=experiment_flags.progress(), say=print if f.verbose else None, **options,
-  )  # fmt: skip
+  say, progress = print if f.verbose else None, experiment_flags.progress()
+  return {'runs_at_once': f.runs_at_once, 'progress': progress, 'say': say}
 
 
-def _parts(entries: Mapping[str, Entry], seeds: Sequence[int]) -> dict[str, Any]:
-  """Parts for jobs: a method; with --runs_at_once=1, a run of one without tuning."""
-  parts = dict[str, Any]()
-  for label, entry in entries.items():
-    if flags.FLAGS.runs_at_once == 1 and not entry.points:
-      parts |= {f'{label} seed {seed}': (label, [seed]) for seed in seeds}
-    else:
-      parts[label] = label, list(seeds)
-  return parts
+def _parts(labels: Iterable[str], seeds: Sequence[int]) -> dict[str, Any]:
+  """Parts for jobs: a method, or with --runs_at_once=1 and without --tune, a run."""
+  if flags.FLAGS.runs_at_once == 1 and not flags.FLAGS.tune:
+    return {f'{label} seed {n}': (label, [n]) for label in labels for n in seeds}
+  return {label: (label, list(seeds)) for label in labels}
 
 
 def _raise(error: UserError, *_: Any) -> NoReturn:
@@ -121,11 +109,10 @@ def carry_out(part: tuple[str, list[int]]) -> None:
   cluster.setup_devices()
   entries, search = _entries(pathlib.Path(flags.FLAGS.workdir))
   try:
-    _run({label: entries[label]}, search, seeds)
-  except WorkdirError:
-    raise
-  except UserError:
-    return  # The process that waits says why.
+    run_entries({label: entries[label]}, seeds, search, **_options())
+  except UserError as e:  # The process that waits says why a method cannot run.
+    if isinstance(e, WorkdirError):
+      raise
 
 
 def main(argv: list[str]) -> None:
@@ -147,14 +134,10 @@ def main(argv: list[str]) -> None:
       (workdir / cluster.BOOK).unlink(missing_ok=True)
     if f.launcher:
       parts = _parts(entries, seeds)
-      results = cluster.launch('compare', parts, workdir)
-      if results is None:
-        return
-      dead = {parts[name][0]: e for name, e in results.items() if e is not None}
-      entries |= {
-        label: Entry(functools.partial(_raise, e)) for label, e in dead.items()
-      }
-    result = _run(entries, search, seeds, folder=workdir, **shown)
+      for name, error in cluster.launch('compare', parts, workdir).items():
+        if error is not None:
+          entries[parts[name][0]] = Entry(functools.partial(_raise, error))
+    result = run_entries(entries, seeds, search, folder=workdir, **shown, **_options())
     print(f'\n{pages.printed(result)}\n')
     print(f'Tables: {workdir}/table.md, .csv, .tex, .json')
     print(pages.draw(result, workdir, f.sweep))

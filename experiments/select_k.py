@@ -87,15 +87,12 @@ def table_of(result: dict[str, Any]) -> Table:
 
 def _problem() -> tuple[dict[str, Any], LocalTraining, FederatedData, dict[str, Any]]:
   """Configuration, local training, data and options of `num_clusters`."""
-  f = flags.FLAGS
+  f, machine = flags.FLAGS, experiment_flags.machine()
   config = experiment_flags.configuration('fesem', experiment_flags.chosen_options())
   train = choose_clients(config, f.data_dir, f.select_clients)
-  machine = experiment_flags.machine()
   local = build_local(config, build_model(config, train), train, machine)
-  names = {'epochs': 'init_epochs', 'cluster_on': 'cluster_on'}
-  options = {name: config[option] for name, option in names.items()}
-  options |= {'data_placement': machine['data_placement']}
-  return config, local, train, options
+  options = {'epochs': config['init_epochs'], 'cluster_on': config['cluster_on']}
+  return config, local, train, options | {'data_placement': machine['data_placement']}
 
 
 def carry_out(seed: int) -> np.ndarray:
@@ -120,12 +117,10 @@ def main(argv: list[str]) -> None:
   grams = list[np.ndarray]()
   if f.launcher:
     parts = {f'seed {seed}': seed for seed in seeds}
-    if (results := cluster.launch('select_k', parts, workdir)) is None:
-      return
-    for gram in results.values():
+    grams = list(cluster.launch('select_k', parts, workdir).values())
+    for gram in grams:
       if isinstance(gram, UserError):
         raise gram
-    grams = [results[name] for name in parts]
   result = num_clusters.select_k(local, train, list_of_k, seeds, grams, **options)
   result |= {name: config[name] for name in ('dataset', 'partition')}
   write_atomically(workdir / 'select_k.json', json.dumps(result, indent=1) + '\n')

@@ -27,8 +27,6 @@ from . import methods, usage
 
 # The exit code of a process that leaves the reason to another one: EX_TEMPFAIL.
 LOST_OTHERS = 75
-# That of a process that a signal has interrupted.
-INTERRUPTED = 130
 # That of a process that SIGPIPE ends, as shells give it.
 CLOSED_PIPE = 141
 _PRESETS = pathlib.Path(__file__).parent / 'presets'
@@ -47,25 +45,20 @@ def _as_flag(message: str) -> str:
   return f'--{message}' if message.partition(':')[0] in flags.FLAGS else message
 
 
-def configure() -> None:
-  """Sets what every process of a binary needs."""
-  if isinstance(sys.stdout, io.TextIOWrapper):  # Names may hold any characters.
-    sys.stdout.reconfigure(errors='backslashreplace')
-  if not flags.FLAGS['verbosity'].present:
-    logging.set_verbosity(logging.WARNING)  # JAX tells of TPUs it looked for.
-    formatter = std_logging.Formatter('%(levelname)s: %(message)s')
-    logging.get_absl_handler().setFormatter(formatter)
-  # Tracing makes objects by the million, hardly any of them garbage in cycles.
-  gc.set_threshold(100_000, 20, 100)
-
-
 def main_with_clear_errors(
   main: Callable[[list[str]], int | None],
 ) -> Callable[..., int | None]:
   """Turns a user's mistake into one sentence and exit code 1, without waiting."""
 
   def wrapped(argv: list[str]) -> int | None:
-    configure()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # Names may hold any characters.
+      sys.stdout.reconfigure(errors='backslashreplace')
+    if not flags.FLAGS['verbosity'].present:
+      logging.set_verbosity(logging.WARNING)  # JAX tells of TPUs it looked for.
+      formatter = std_logging.Formatter('%(levelname)s: %(message)s')
+      logging.get_absl_handler().setFormatter(formatter)
+    # Tracing makes objects by the million, hardly any of them garbage in cycles.
+    gc.set_threshold(100_000, 20, 100)
     raise_interrupts()
     try:
       return main(argv)
@@ -115,7 +108,7 @@ def _interrupted(sentence: str) -> NoReturn:
   """Ends the process after Ctrl-C or another of `interrupts.SIGNALS`."""
   if processes.is_first():
     print(sentence, file=sys.stderr)
-  sys.exit(INTERRUPTED)
+  sys.exit(130)
 
 
 def parse_flags(argv: list[str]) -> list[str]:

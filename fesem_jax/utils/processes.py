@@ -21,9 +21,8 @@ import numpy as np
 from jax._src import distributed  # Its key-value store has no public name.
 from jax.experimental import multihost_utils
 
-from fesem_jax.utils import rendezvous
+from fesem_jax.utils import rendezvous, watchdog
 from fesem_jax.utils.errors import UserError, check
-from fesem_jax.utils.watchdog import Watchdog
 
 AUTO = 'auto'
 
@@ -42,7 +41,7 @@ _LOSS = re.compile(r'Gloo|NCCL|coordination service', re.IGNORECASE)
 
 _Value = TypeVar('_Value')
 
-_watchdog: Watchdog | None = None
+_meetings = 0
 
 
 class FirstProcessFailed(UserError):  # noqa: N818 - the first process reports it.
@@ -109,9 +108,9 @@ def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
       **options,
     )
   barrier('start')
-  global _watchdog
-  client = distributed.global_state.client
-  _watchdog = Watchdog(client, jax.process_index(), STUCK_SECONDS)
+  client, process_id = distributed.global_state.client, jax.process_index()
+  watched = client, process_id, STUCK_SECONDS, lambda: _meetings
+  threading.Thread(target=watchdog.watch, args=watched, daemon=True).start()
 
 
 def _detect(group: Group, **options: Any) -> None:
@@ -147,8 +146,8 @@ def _digest(value: Any) -> np.ndarray:
 
 def _meets() -> bool:
   """True if there are other processes, which the caller is going to meet."""
-  if _watchdog is not None:
-    _watchdog.meetings += 1
+  global _meetings
+  _meetings += 1
   return count() > 1
 
 
@@ -159,8 +158,6 @@ def is_first() -> bool:
 
 def is_loss(error: BaseException) -> bool:
   """True if an error of JAX reports the loss of another process."""
-  if _watchdog is not None and _watchdog.ends.is_set():
-    threading.Event().wait()  # It ends this process.
   return count() > 1 and _LOSS.search(str(error)) is not None
 
 

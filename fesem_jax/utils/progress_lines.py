@@ -50,22 +50,16 @@ class Display:
       self._log(f'{title}: {duration(seconds)}')
 
   def rounds(
-    self,
-    done: int,
-    total: int,
-    metrics: str = '',
-    over: bool = False,
-    unit: str = 'round',
+    self, done: int, total: int, metrics: str = '', over: bool = False
   ) -> None:
     """Shows finished rounds and the metrics of the last one; `over` ends the run."""
-    title = f'{self.prefix}{unit} {done}/{total}' + f', {metrics}' * bool(metrics)
+    title = f'{self.prefix}round {done}/{total}' + f', {metrics}' * bool(metrics)
     if self._rounds is None:
       self._rounds = self.live.add_task(title, completed=done, total=total)
     self.live.update(self._rounds, completed=done, description=title)
     (task,) = [t for t in self.live.tasks if t.id == self._rounds]
     if time.monotonic() - self._last >= _EVERY:
-      left = task.time_remaining
-      self._log(title if left is None else f'{title}, {duration(left)} left')
+      self._log(f'{title}, {duration(task.time_remaining or 0.0)} left')
     if over:
       self.live.remove_task(self._rounds)
       self._rounds = None

@@ -3,43 +3,29 @@
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from fesem_jax.utils import watchdog
 
 
-class Store(dict):
-  """JAX's key-value store."""
-
-  def key_value_set(self, key, value, allow_overwrite):
-    assert allow_overwrite
-    self[key] = value
-
-  def key_value_dir_get(self, prefix):
-    return [(key, value) for key, value in self.items() if key.startswith(prefix)]
-
-
-@pytest.mark.parametrize(
-  ('behind', 'named'), [((), None), ((1,), '1'), ((0, 2), '0, 2')]
-)
+@pytest.mark.parametrize(('behind', 'named'), [([], ''), ([1], '1'), ([0, 2], '0, 2')])
 def test_a_process_that_stays_behind_ends_all(behind, named, monkeypatch, capsys):
-  codes, store = [], Store()
-
-  def leave(code):
-    codes.append(code)
-    threading.Event().wait()
-
-  monkeypatch.setattr(os, '_exit', leave)
+  codes, meetings, store = [], [0] * 3, {}
+  client = SimpleNamespace(
+    key_value_set=lambda key, value, **_: store.update({key: value}),
+    key_value_dir_get=lambda _: list(store.items()),
+  )
+  monkeypatch.setattr(os, '_exit', codes.append)
   monkeypatch.setattr(watchdog, '_POLL_SECONDS', 0.01)
-  dogs = [watchdog.Watchdog(store, i, seconds=0.5) for i in range(3)]
+  for i in range(3):
+    watched = client, i, 0.5, lambda i=i: meetings[i]
+    threading.Thread(target=watchdog.watch, args=watched, daemon=True).start()
   deadline = time.monotonic() + (5 if behind else 1)
   while len(codes) < 3 and time.monotonic() < deadline:
-    for i, dog in enumerate(dogs):
-      dog.meetings += i not in behind or dog.meetings < 2
+    meetings = [n + (i not in behind or n < 2) for i, n in enumerate(meetings)]
     time.sleep(0.05)
-  ended = [1] * 3 if behind else []
   lines = capsys.readouterr().err.splitlines()
-  assert codes == ended
+  assert codes == [1] * len(lines) == ([1] * 3 if behind else [])
   assert all(line.startswith(f'error: process {named}: hangs') for line in lines)
-  assert len(lines) == len(ended)
