@@ -89,10 +89,7 @@ def assert_same_arrays(result, expected):
 def assert_same_summary(result, expected):
   assert result['device'] == expected['device'] | {'processes': 2}
   of_machine = {'timing', 'memory', 'device'}
-  assert_close(
-    {n: v for n, v in result.items() if n not in of_machine},
-    {n: v for n, v in expected.items() if n not in of_machine},
-  )
+  assert_close(*({n: s[n] for n in s.keys() - of_machine} for s in (result, expected)))
 
 
 NAMES = [name for name, _ in methods.METHODS]

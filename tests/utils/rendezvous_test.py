@@ -11,20 +11,6 @@ from fesem_jax.utils.errors import UserError
 from tests.support.helpers import free_address
 
 
-def met(hellos, seconds):
-  """What a meeting comes to for each (process_id, count): None or an error."""
-  address = free_address()
-
-  def attend(hello):
-    try:
-      return rendezvous.wait_for_all(address, *hello, seconds)
-    except UserError as e:
-      return str(e).replace(address, 'ADDRESS')
-
-  with ThreadPoolExecutor() as pool:
-    return list(pool.map(attend, hellos))
-
-
 @pytest.mark.parametrize(
   ('hellos', 'message'),
   [
@@ -36,8 +22,17 @@ def met(hellos, seconds):
   ],
 )
 def test_all_processes_learn_the_outcome(hellos, message):
-  for outcome in met(hellos, 2):
-    assert outcome is message or outcome.startswith(message)
+  address = free_address()
+
+  def attend(hello):
+    try:
+      return rendezvous.wait_for_all(address, *hello, 2)
+    except UserError as e:
+      return str(e).replace(address, 'ADDRESS')
+
+  with ThreadPoolExecutor() as pool:
+    for outcome in pool.map(attend, hellos):
+      assert outcome is message or outcome.startswith(message)
 
 
 def test_strangers_at_the_address_are_ignored():
