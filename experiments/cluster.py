@@ -123,14 +123,15 @@ def launch(
     By name, the value of `carry_out`, or a `UserError` if its job died three times.
     With --wait=false the process ends if some are not done.
   """
-  f, keys = flags.FLAGS, {name: _key(part) for name, part in parts.items()}
+  f, results = flags.FLAGS, dict[str, Any]()
+  keys = {name: _key(part) for name, part in parts.items()}
   saved = read_object(workdir / BOOK) or {}  # Key of a part -> path of its job's files.
   jobs = collections.defaultdict[str, list[str]](list)
   for name in parts:
     if keys[name] in saved:
       jobs[saved[keys[name]]].append(name)
   queue = _shares([name for name in parts if keys[name] not in saved])
-  tries, gone, results = collections.Counter[str](), dict[str, float](), {}
+  tries, gone = collections.Counter[str](), dict[str, float]()
   with progress_lines.shown(experiment_flags.progress()):
     while True:
       if queue:
@@ -164,7 +165,8 @@ def launch(
       if not (f.wait or queue or gone.keys() & jobs.keys()):
         print(f'{len(results)} of {len(parts)} parts are done; repeat to collect them.')
         sys.exit(0)
-      runs = sum(1 for _ in workdir.rglob('seed*/summary.json'))
+      folders = '*/seed*', 'tune/*/*/seed*'
+      runs = sum(len([*workdir.glob(f'{x}/summary.json')]) for x in folders)
       progress = f'{len(results)} of {len(parts)} parts, {runs} runs are done'
       with progress_lines.waiting_for(progress):
         time.sleep(0 if queue else _POLL_SECONDS)
