@@ -154,9 +154,9 @@ def launch(
         if isinstance(outcome, dict):
           results |= {name: outcome[name] for name in names}
           continue
-        text = f'job {_number(job)} ({", ".join(names)}): {outcome}; {job}_0_log.err'
+        text = f'job died ({outcome}); see {job}_0_log.err'
         if tries[names[0]] < _MOST_TRIES:
-          logging.warning('%s; submitting it again', text)
+          logging.warning('%s: %s; submitting it again', ', '.join(names), text)
           queue.append(names)
         else:
           results |= dict.fromkeys(names, UserError(text))
@@ -220,10 +220,6 @@ def _submit(
   return [str(folder / job.job_id) for job in jobs]
 
 
-def _number(job: str) -> str:
-  return pathlib.Path(job).name
-
-
 def _absent(jobs: Iterable[str]) -> set[str]:
   """Jobs that neither run nor wait in the queue; none if Slurm does not answer."""
   command, word = ['ps', '-A', '-o', 'pid=,args='], 'submitit'
@@ -231,7 +227,8 @@ def _absent(jobs: Iterable[str]) -> set[str]:
     command, word = ['squeue', '--me', '--noheader', '--array', '--format=%i'], ''
   done = subprocess.run(command, capture_output=True, text=True)
   present = {line.split()[0] for line in done.stdout.splitlines() if word in line}
-  return set() if done.returncode else {j for j in jobs if _number(j) not in present}
+  absent = {job for job in jobs if job.rpartition('/')[2] not in present}
+  return set() if done.returncode else absent
 
 
 def _outcome(job: str) -> dict[str, Any] | str | None:
