@@ -182,8 +182,8 @@ def _key(part: Any) -> str:
 
 def _shares(names: list[str]) -> list[list[str]]:
   """Names of parts by job: one each on Slurm, shares of about equal size else."""
-  f = flags.FLAGS
-  count = len(names) if f.launcher == 'slurm' else f.workers or sharding.cores()
+  workers = flags.FLAGS.workers or sharding.cores()
+  count = len(names) if flags.FLAGS.launcher == 'slurm' else workers
   return [names[i::count] for i in range(min(count, len(names)))]
 
 
@@ -197,8 +197,7 @@ def _submit(
 
   f, folder = flags.FLAGS, workdir.absolute() / 'jobs'
   folder.mkdir(parents=True, exist_ok=True)
-  # Numbers of processes repeat.
-  folder /= str(sum(path.is_dir() for path in folder.iterdir()))
+  folder /= str(len([*folder.glob('*/')]))  # Numbers of processes repeat.
   tasks = [Task(binary, sys.argv[1:], some) for some in parts]
   options: dict[str, Any] = {'timeout_min': 10**6}
   if f.launcher == 'slurm':
@@ -233,8 +232,7 @@ def _absent(jobs: Iterable[str]) -> set[str]:
 
 def _outcome(job: str) -> dict[str, Any] | str | None:
   """What a job returned, by part, or its error; None without a result yet."""
-  path = pathlib.Path(f'{job}_0_result.pkl')
-  if not path.exists():
+  if not (path := pathlib.Path(f'{job}_0_result.pkl')).exists():
     return None
   state, content = pickle.loads(path.read_bytes())
   return content if state == 'success' else content.strip().splitlines()[-1]

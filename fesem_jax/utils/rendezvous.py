@@ -14,6 +14,7 @@ import socket
 import time
 from typing import Any
 
+from fesem_jax.utils.display import listed
 from fesem_jax.utils.errors import UserError
 
 _MAX_BYTES = 1000  # Of a message.
@@ -45,15 +46,15 @@ def _collect(address: str, count: int, seconds: float) -> str:
     while len(connections) < count - 1 and not fault:
       listener.settimeout(max(0.01, deadline - time.monotonic()))
       try:
-        connection = opened.enter_context(listener.accept()[0])
+        connection, (place, *_) = listener.accept()
+        opened.enter_context(connection)
         connection.settimeout(max(0.01, min(5.0, deadline - time.monotonic())))
         other, other_count = map(int, _received(connection))
       except TimeoutError:
         if time.monotonic() < deadline:  # Another program, which sends nothing.
           continue
-        absent = [str(i) for i in range(1, count) if i not in connections]
-        some = ', '.join(absent[:10]) + ' and others' * (len(absent) > 10)
-        fault = f'num_processes: process {some} did not come to {address} within '
+        missing = listed([i for i in range(1, count) if i not in connections], 10)
+        fault = f'num_processes: process {missing} did not come to {address} within '
         fault += f'{seconds:g} s; start all {count}'
       except (OSError, ValueError, TypeError):  # Another program.
         continue
@@ -63,6 +64,8 @@ def _collect(address: str, count: int, seconds: float) -> str:
         elif other in connections or not 0 < other < count:
           fault = f'process_id: two are {other}; number them from 0 to {count - 1}'
           other = count  # Both are answered.
+        elif _is_local_name(address) and not place.endswith(('127.0.0.1', '::1')):
+          fault = f'coordinator_address: {address} is 127.* in first; give its IP'
         connections[other] = connection
     for connection in connections.values():
       with contextlib.suppress(OSError):  # It has ended; JAX will detect that.
@@ -84,7 +87,7 @@ def _announce(address: str, process_id: int, count: int, seconds: float) -> str:
         return str(_received(connection))
     except (OSError, ValueError) as e:
       reason = str(getattr(e, 'strerror', None) or e)
-      if time.monotonic() - began > _LOCAL_SECONDS and _is_local_name(host):
+      if time.monotonic() - began > _LOCAL_SECONDS and _is_local_name(address):
         return f'coordinator_address: {host} has no process 0 here; give its address'
       time.sleep(min(_RETRY_SECONDS, left))
   return (
@@ -92,8 +95,9 @@ def _announce(address: str, process_id: int, count: int, seconds: float) -> str:
   )
 
 
-def _is_local_name(host: str) -> bool:
-  """True for a name, but no number, of a loopback address."""
+def _is_local_name(address: str) -> bool:
+  """True if the host of an address is a name, and means this machine by loopback."""
+  host = address.rpartition(':')[0]
   with contextlib.suppress(OSError):
     return not host[0].isdigit() and socket.gethostbyname(host).startswith('127.')
   return False

@@ -1,8 +1,7 @@
 """Ends all processes of a run when one of them hangs.
 
-JAX notices a process that has died, but not one that is alive and stuck: the others
-wait for it forever. Each process counts its meetings, the places where it waits for the
-others; one that stays behind them for too long is stuck.
+JAX notices a process that has died, but not one that is stuck. Each process counts its
+meetings, the places where it waits for the others; one that stays behind is stuck.
 """
 
 import os
