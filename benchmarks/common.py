@@ -1,5 +1,6 @@
 """Functions that the benchmarks share: timing, quiet rounds, and result files."""
 
+import contextlib
 import datetime
 import json
 import math
@@ -57,7 +58,7 @@ def setup(num_devices: int = 0) -> Mesh:
 
 
 class Activity:
-  """Processor time used by this machine and by a set of processes.
+  """Processor time used by this machine and by processes with their descendants.
 
   On systems without /proc nothing is known and no round is dropped.
   """
@@ -71,21 +72,33 @@ class Activity:
     tick = os.sysconf('SC_CLK_TCK')
     try:
       fields = pathlib.Path('/proc/stat').read_text().split('\n', 1)[0].split()[1:]
-      user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
-      process_seconds = 0
-      for pid in self._pids:
-        stat = pathlib.Path(f'/proc/{pid}/stat').read_text().rsplit(')', 1)[1].split()
-        process_seconds += int(stat[11]) + int(stat[12])
     except OSError:
       return None
-    return (user + nice + system + irq + softirq + steal) / tick, process_seconds / tick
+    user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
+    parents, used = {}, {}
+    for file in pathlib.Path('/proc').glob('[0-9]*/stat'):
+      with contextlib.suppress(OSError):  # It has ended.
+        stat = file.read_text().rsplit(')', 1)[1].split()
+        pid = int(file.parent.name)
+        parents[pid], used[pid] = int(stat[1]), sum(map(int, stat[11:15]))
+
+    def is_own(pid: int) -> bool:
+      return pid in self._pids or (pid in parents and is_own(parents[pid]))
+
+    process_seconds = sum(time for pid, time in used.items() if is_own(pid))
+    total = user + nice + system + irq + softirq + steal
+    return total / tick, process_seconds / tick
+
+  def used(self) -> tuple[float, float]:
+    """Processor seconds since the start: of the machine, and of the processes."""
+    now = self._read()
+    if now is None or self._start is None:
+      return 0.0, 0.0
+    return now[0] - self._start[0], now[1] - self._start[1]
 
   def foreign_share(self) -> float:
     """Share of the cores' time since the start that other processes used."""
-    now = self._read()
-    if now is None or self._start is None:
-      return 0.0
-    total, process_seconds = (b - a for a, b in zip(self._start, now, strict=True))
+    total, process_seconds = self.used()
     seconds = max(time.perf_counter() - self._began, 1e-9)
     return max(0.0, total - process_seconds) / (seconds * (os.cpu_count() or 1))
 

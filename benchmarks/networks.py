@@ -54,13 +54,24 @@ def femnist_cnn(classes: int) -> list[Layer]:
   ]
 
 
-def emnist_cnn(classes: int) -> list[Layer]:
+def emnist_cnn(classes: int, side: int = 28, colors: int = 1) -> list[Layer]:
   """TensorFlow Federated's network: convolutions without padding, pooled once."""
   return [
-    conv('conv0', (3, 3, 1, 32), 26),
-    conv('conv1', (3, 3, 32, 64), 24),
-    dense('dense', 9216, 128),
+    conv('conv0', (3, 3, colors, 32), side - 2),
+    conv('conv1', (3, 3, 32, 64), side - 4),
+    dense('dense', 64 * (side // 2 - 2) ** 2, 128),
     dense('logits', 128, classes),
+  ]
+
+
+def lenet5(classes: int) -> list[Layer]:
+  """LeNet-5 for 32 x 32 pixels of three colors: 62,006 parameters with ten classes."""
+  return [
+    conv('conv0', (5, 5, 3, 6), 28),
+    conv('conv1', (5, 5, 6, 16), 10),
+    dense('dense0', 400, 120),
+    dense('dense1', 120, 84),
+    dense('logits', 84, classes),
   ]
 
 

@@ -3,6 +3,8 @@
 This module imports nothing but NumPy: peers run in environments of their own.
 """
 
+import os
+import pathlib
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +16,9 @@ class Workload(NamedTuple):
   """Local training on every client.
 
   Attributes:
-    name: W1 .. W8.
+    name: W1 .. W10.
     summary: what it is, in a line.
-    network: 'femnist_cnn', 'emnist_cnn', 'resnet8', 'lstm' or 'mlp'.
+    network: 'femnist_cnn', 'emnist_cnn', 'lenet5', 'resnet8', 'lstm' or 'mlp'.
     hidden: widths of the MLP.
     example_shape: of one example.
     num_classes: L.
@@ -26,6 +28,8 @@ class Workload(NamedTuple):
     learning_rate: of plain SGD.
     ragged: whether client sizes are log-normal.
     epochs: local epochs of a round.
+    shards: shards of CIFAR-10 of each client, one class a shard; 0, and where
+      `FESEM_DATA_DIR` lacks it: random pixels and labels.
   """
 
   name: str
@@ -40,6 +44,7 @@ class Workload(NamedTuple):
   learning_rate: float
   ragged: bool = False
   epochs: int = 1
+  shards: int = 0
 
   def sizes(self, num_clients: int) -> np.ndarray:
     """[M] int64 examples of each client."""
@@ -59,12 +64,18 @@ class Workload(NamedTuple):
     return self.epochs * -(-sizes // self.batch_size)
 
   def arrays(self, num_clients: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """X, y [T] int64, sizes [M]: random, but always the same.
+    """X, y [T] int64, sizes [M]: always the same.
 
     X are pixels [T, ...] uint8, or tokens [T, S] int32 that are labels too.
     """
     sizes = self.sizes(num_clients)
     rng = np.random.default_rng(0)
+    if self.shards and (cifar10 := _cifar10()):
+      x, y = cifar10
+      each = self.examples // self.shards
+      first = rng.permutation(len(y) // each)[: num_clients * self.shards] * each
+      rows = np.argsort(y, kind='stable')[(first[:, None] + np.arange(each)).ravel()]
+      return x[rows], y[rows], sizes
     shape = (sizes.sum(), *self.example_shape)
     if self.network == 'lstm':
       x = rng.integers(0, self.num_classes, shape, dtype=np.int32)
@@ -80,6 +91,8 @@ class Workload(NamedTuple):
       return networks.mlp((inputs, *self.hidden, self.num_classes))
     if self.network == 'lstm':
       return networks.lstm(self.num_classes, *self.example_shape)
+    if self.network == 'emnist_cnn':
+      return networks.emnist_cnn(self.num_classes, *self.example_shape[1:])
     return getattr(networks, self.network)(self.num_classes)
 
   def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -98,6 +111,17 @@ class Workload(NamedTuple):
     """One batch, on which one step must give the same result everywhere."""
     x, y, _ = self.arrays(1)
     return x[: self.batch_size], y[: self.batch_size]
+
+
+def _cifar10() -> tuple[np.ndarray, np.ndarray] | None:
+  """X [50000, 32, 32, 3] uint8, y [50000] int64 of cifar-10-batches-bin/, if any."""
+  folder = pathlib.Path(os.environ.get('FESEM_DATA_DIR', '.'), 'cifar-10-batches-bin')
+  if not folder.exists():
+    return None
+  files = [folder / f'data_batch_{i}.bin' for i in range(1, 6)]
+  data = np.concatenate([np.fromfile(f, np.uint8) for f in files]).reshape(-1, 3073)
+  x = data[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+  return np.ascontiguousarray(x), data[:, 0].astype(np.int64)
 
 
 WORKLOADS = {
@@ -187,6 +211,32 @@ WORKLOADS = {
       100,
       100,
       0.3,
+    ),
+    Workload(
+      'W9',
+      "BlazeFL's CNN (62,006 parameters), CIFAR-10 in shards, batch 50, 100 x 500",
+      'lenet5',
+      (),
+      (32, 32, 3),
+      10,
+      50,
+      100,
+      500,
+      0.1,
+      epochs=5,
+      shards=2,
+    ),
+    Workload(
+      'W10',
+      "pfl-research's CNN without dropout (1.6 M parameters), batch 10, 50 x 50",
+      'emnist_cnn',
+      (),
+      (32, 32, 3),
+      10,
+      10,
+      50,
+      50,
+      0.1,
     ),
   )
 }

@@ -17,6 +17,7 @@ class Timed(NamedTuple):
     rates: SGD steps a second of each round.
     dropped: rounds left out because other processes used the cores.
     quiet: whether `rates` are of quiet rounds; where there was none they are of all.
+    processor: processor seconds of each round, with those of its processes' children.
   """
 
   simulator: str
@@ -24,6 +25,7 @@ class Timed(NamedTuple):
   rates: list[float]
   dropped: int = 0
   quiet: bool = True
+  processor: tuple[float, ...] = (0.0,)
 
 
 def check_equal_work(
@@ -48,15 +50,12 @@ def check_equal_work(
         )
 
 
-def rows(
-  case: dict[str, Any], timed: list[Timed], floor: float
-) -> list[dict[str, Any]]:
+def rows(case: dict[str, Any], timed: list[Timed]) -> list[dict[str, Any]]:
   """One row for each arrangement; ratios are to the best one of a simulator.
 
   Args:
-    case: what begins every row.
+    case: what begins every row, with the `steps` of a round.
     timed: of every simulator in each of its arrangements; one is ours.
-    floor: steps a second that nothing on this machine can pass; see `benchmarks.floor`.
 
   Returns:
     `ours_over_it` is in the rows that are the `best` of their simulator, and
@@ -74,7 +73,8 @@ def rows(
       'simulator': t.simulator,
       'arrangement': t.arrangement,
       'steps_per_second': rate,
-      'of_floor': rate / floor,
+      'seconds': case['steps'] / rate,
+      'processor_seconds': float(np.median(t.processor)),
       'best': t.simulator == OURS or rate == best[t.simulator],
       'ours_over_it': None,
       'over_fastest_peer': None,

@@ -1,5 +1,6 @@
 """fesem_jax as a peer of the others."""
 
+import os
 from typing import Any
 
 import jax
@@ -64,4 +65,6 @@ def _arrays(workload: Workload, params: Any) -> list[np.ndarray]:
 
 if __name__ == '__main__':
   common.setup()
+  if 'JAX_COMPILATION_CACHE_DIR' in os.environ:
+    jax.config.update('jax_enable_compilation_cache', True)
   worker.serve(worker.Worker(Ours).answer, provenance.versions())

@@ -124,15 +124,6 @@ def ask(processes: Sequence[Process], command: dict[str, Any]) -> list[Any]:
   return [process.read() for process in processes]
 
 
-def ask_new(command: Sequence[str], question: dict[str, Any]) -> list[Any]:
-  """The answers of new processes, one for each core, which end thereafter."""
-  started = start(command, per_core=True)
-  answers = ask(started, question)
-  for process in started:
-    process.close()
-  return answers
-
-
 class Peer:
   """A simulator; where it has several processes, they split the clients.
 
@@ -183,6 +174,10 @@ class Peer:
   def norms(self) -> dict[str, float]:
     """Norms of each parameter at the start and of its change in the last round."""
     return ask(self._processes[:1], {'do': 'norms'})[0]
+
+  def save(self, file: str) -> None:
+    """Saves the start and the mean of the last round of one process: [2, P]."""
+    ask(self._processes[:1], {'save': file})
 
   def close(self) -> None:
     """Ends the processes."""

@@ -118,9 +118,17 @@ def _built(workload: Workload) -> nn.Module:
       nn.Linear(3136, 2048), relu(), nn.Linear(2048, classes),
     )  # fmt: skip
   if workload.network == 'emnist_cnn':
+    side, *rest = workload.example_shape[1:]
     return nn.Sequential(
-      _Unflatten(), nn.Conv2d(1, 32, 3), relu(), nn.Conv2d(32, 64, 3), relu(), pool(),
-      flatten(), nn.Linear(9216, 128), relu(), nn.Linear(128, classes),
+      _ChannelsFirst() if rest else _Unflatten(), nn.Conv2d(*rest or [1], 32, 3),
+      relu(), nn.Conv2d(32, 64, 3), relu(), pool(), flatten(),
+      nn.Linear(64 * (side // 2 - 2) ** 2, 128), relu(), nn.Linear(128, classes),
+    )  # fmt: skip
+  if workload.network == 'lenet5':
+    return nn.Sequential(
+      _ChannelsFirst(), nn.Conv2d(3, 6, 5), relu(), pool(), nn.Conv2d(6, 16, 5),
+      relu(), pool(), flatten(), nn.Linear(400, 120), relu(), nn.Linear(120, 84),
+      relu(), nn.Linear(84, classes),
     )  # fmt: skip
   layers: list[nn.Module] = [flatten()]
   widths = (math.prod(workload.example_shape), *workload.hidden, classes)
@@ -134,9 +142,11 @@ def _to_torch(name: str, value: Any) -> torch.Tensor:
   value = torch.from_numpy(value)
   if value.ndim == 4:
     return value.permute(3, 2, 0, 1)
-  if name == 'dense/kernel':  # Behind two convolutions.
-    side = {3136: 7, 9216: 12}[value.shape[0]]
-    shape = (side, side, 64, value.shape[1])
+  rows = value.shape[0]
+  # Behind two convolutions: their channels.
+  if channels := {400: 16, 3136: 64, 9216: 64, 12544: 64}.get(rows):
+    side = math.isqrt(rows // channels)
+    shape = (side, side, channels, value.shape[1])
     value = value.reshape(shape).permute(2, 0, 1, 3).reshape(-1, value.shape[1])
   # A table of vectors is laid out alike; a kernel is turned.
   return value.T if value.ndim == 2 and 'embedding' not in name else value

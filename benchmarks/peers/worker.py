@@ -119,10 +119,19 @@ class Worker:
       out[f'change of {name}'] = float(np.linalg.norm(after - before))
     return out
 
+  def save(self, file: str) -> dict[str, Any]:
+    """Saves the start and the mean of the last round: [2, P]."""
+    assert self._runner is not None
+    both = self._runner.start, self._runner.mean()
+    np.save(file, [np.concatenate([x.ravel() for x in model]) for model in both])
+    return {}
+
   def answer(self, command: dict[str, Any]) -> dict[str, Any]:
     """Answer of `serve` to a command."""
     if 'load' in command:
       return self.load(**command)
+    if 'save' in command:
+      return self.save(command['save'])
     return {'round': self.round, 'average': self.average, 'norms': self.norms}[
       command['do']
     ]()

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import types
 
 import numpy as np
 import pytest
@@ -92,6 +93,14 @@ def test_rows_of_fl_bench(tmp_path):
   (tmp_path / 'partition.pkl').write_bytes(pickle.dumps(content))
   train, test = deal(tmp_path / 'partition.pkl')
   assert (numbers(train), numbers(test)) == ([[3, 1], [0]], [[4], []])
+
+
+def test_rows_of_a_partitioner_of_flwr_datasets():
+  parts = [{'row': np.array(rows)} for rows in ([3, 1, 4], [0, 2])]
+  dealt = types.SimpleNamespace(num_partitions=2, load_partition=parts.__getitem__)
+  _, train, test = read_rows(dealt)
+  assert ([rows.tolist() for rows in train], test) == ([[3, 1, 4], [0, 2]], None)
+  assert deal(dealt)[0].num_clients == 2
 
 
 def drift(partition, rounds, start='groups'):

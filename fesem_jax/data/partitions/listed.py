@@ -80,7 +80,8 @@ class Rows(Partition):
     rows: lists of rows, {name: rows} or {name: {'train': rows, 'test': rows}}; or a
       file: JSON; FedML's and NIID-Bench's net_dataidx_map (.txt); FL-bench's
       partition.pkl, or any .pkl of lists; FedScale's .csv, with clients in the column
-      client_id.
+      client_id. Or a partitioner of flwr-datasets whose data have the row numbers in a
+      column 'row': partitioner.dataset = data.add_column('row', range(len(data))).
   """
 
   layer = 9
@@ -122,6 +123,8 @@ def read_rows(source: Any) -> tuple[list[str] | None, Lists, Lists | None]:
     with reading(source):
       source = _read_file(pathlib.Path(source))
   names = None
+  if hasattr(source, 'load_partition'):  # Of flwr-datasets.
+    source = [source.load_partition(i)['row'] for i in range(source.num_partitions)]
   if isinstance(source, Mapping):
     source = source.get('data_indices', source)  # FL-bench's.
   if isinstance(source, Mapping):
