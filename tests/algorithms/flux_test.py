@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import jax
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
@@ -107,16 +108,15 @@ def test_recovers_planted_clusters_without_their_number(seed):
 
 def test_clients_without_labels_get_the_cluster_of_like_features():
   algorithm, data = planted(), padded(of_groups(np.arange(12) % 3, 200))
-  before = algorithm.unseen_models(initial(algorithm, data), data)
+  unseen_models = jax.jit(algorithm.unseen_models)
+  before = unseen_models(initial(algorithm, data), data)
   assert not np.asarray(before.choice).any()
   state, _ = run(algorithm, data, rounds=3)
   groups = np.array([2, 1, 0, 0, 1, 2])
   others = of_groups(groups, 100, seed=7)
   others = dataclasses.replace(others, y=others.y * 0)
   own = np.asarray(state.assignment)
-  np.testing.assert_array_equal(
-    algorithm.unseen_models(state, others).choice, own[groups]
-  )
+  np.testing.assert_array_equal(unseen_models(state, others).choice, own[groups])
 
 
 @pytest.mark.parametrize('seed', range(20))
