@@ -184,7 +184,7 @@ def matrix(stack):
 
 def deployed(algorithm, state, data):
   """[M, P] float64, what every client deploys; mixtures as one larger model each."""
-  used = algorithm.deployed(state, data)
+  used = jax.jit(algorithm.deployed)(state, data)
   _, used, _ = as_one_model(algorithm.local.model, used)
   return matrix(used.params(data.num_clients))
 
