@@ -24,6 +24,12 @@ def _images(dataset: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   return pool.x, pool.y, split
 
 
+def _standard_mnist() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """MNIST of `_images` in float32 with mean 0 and deviation 1, as in these papers."""
+  x, y, split = _images('mnist')
+  return (x.astype(np.float32) / 255 - 0.1307) / 0.3081, y, split
+
+
 def clove(
   *,
   skew: int = 1,
@@ -66,7 +72,7 @@ def cfla() -> dict[str, np.ndarray]:
 
   A fifth of a client's images are for training, the others for testing.
   """
-  x, y, split = _images('mnist')
+  x, y, split = _standard_mnist()
   rng = np.random.default_rng(0)
   rows, clusters, splits = [], [], []
   names = list[np.ndarray]()
@@ -90,7 +96,7 @@ def disco(*, groups: str = 'rotation', alpha: float = 0.3) -> dict[str, np.ndarr
 
   Each client draws 400 training and 300 test images by its own Dirichlet(alpha).
   """
-  x, y, split = _images('mnist')
+  x, y, split = _standard_mnist()
   rng = np.random.default_rng(0)
   pairs = ((), ((0, 1), (2, 3)), ((4, 5), (6, 7)), ((8, 9), (1, 7)))
   images, labels, parts = [], [], []
@@ -120,7 +126,7 @@ def fed_proto(*, ways: int = 3, deviation: int = 2) -> dict[str, np.ndarray]:
 
   Clients draw 40 test images of each of their classes.
   """
-  x, y, split = _images('mnist')
+  x, y, split = _standard_mnist()
   rng = np.random.default_rng(0)
   rows, names = [], []
   low, high = max(2, ways - deviation), min(10, ways + deviation + 1)
@@ -155,6 +161,29 @@ class _Cnn(nn.Module):
     for i, width in enumerate(self.hidden):
       x = nn.relu(nn.Dense(width, name=f'dense{i}')(x))
     return nn.Dense(self.num_classes, name='logits')(x)
+
+
+class _TanhLeNet(nn.Module):
+  """LeNet-5 with tanh and means of 2x2."""
+
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    x = x.reshape(*x.shape[:3], -1)
+    for i, (features, padding) in enumerate(((6, 'SAME'), (16, 'VALID'))):
+      x = nn.tanh(models.Conv(features, 5, padding, name=f'conv{i}')(x))
+      n, h, w, c = x.shape
+      x = x.reshape(n, h // 2, 2, w // 2, 2, c).mean((2, 4))
+    x = x.reshape(x.shape[0], -1)
+    for i, width in enumerate((120, 84)):
+      x = nn.tanh(nn.Dense(width, name=f'dense{i}')(x))
+    return nn.Dense(self.num_classes, name='logits')(x)
+
+
+def cfla_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:
+  """CFLA's network of MNIST."""
+  return models.from_flax(_TanhLeNet(num_classes), example_shape)
 
 
 def clove_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:
