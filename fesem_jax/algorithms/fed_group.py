@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import check_num_clusters, deployed
 from fesem_jax.algorithms.common.cluster_averaging import step_of_fixed_clusters
-from fesem_jax.algorithms.common.first_clusters import before_rounds
+from fesem_jax.algorithms.common.first_clusters import initial_training
 from fesem_jax.core import prng_streams, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
@@ -44,7 +44,7 @@ def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
   with alpha_i = n_i / sum n_j over the clients of the center.
   """
   local.check_no_statistics('fed_group')
-  shortly = before_rounds(local, 1)
+  start_local = initial_training(local, 1)
 
   def nearest(trained, starts, total, directions):
     return nearest_direction(_updates(trained, starts), directions), total
@@ -52,7 +52,7 @@ def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
   def placed(start, directions, data, key):
     reduction = Reduction(nearest, (), directions, keep=False)
     starts, all_clients = ClientModels(start), everyone(data)
-    trained = train_cohort(shortly, starts, data, all_clients, key, reduction)
+    trained = train_cohort(start_local, starts, data, all_clients, key, reduction)
     return jnp.where(data.sizes() > 0, trained.folded, 0).astype(jnp.int32)
 
   def init(key, data):
@@ -60,7 +60,7 @@ def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
     starts = ClientModels(tree.expand(local.model.init(key)))
     local_key = prng_streams.fold(key, prng_streams.LOCAL)
     cohort = all_or_sample(key, data, 20 * num_clusters, local.mesh)
-    trained = train_cohort(shortly, starts, data, cohort, local_key)
+    trained = train_cohort(start_local, starts, data, cohort, local_key)
     clustering_key = prng_streams.fold(key, prng_streams.CLUSTERING)
     changes = _updates(trained, starts), trained.took_part()
     ids = jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip')

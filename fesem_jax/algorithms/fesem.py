@@ -14,16 +14,16 @@ import jax.numpy as jnp
 from fesem_jax.algorithms.common.centers import (
   check_num_clusters,
   deployed,
-  room_for_models,
   round_info,
+  storage_for_models,
 )
 from fesem_jax.algorithms.common.em_steps import assign, penalty
 from fesem_jax.algorithms.common.first_by_loss import train_and_choose
 from fesem_jax.algorithms.common.first_clusters import (
   MAX_INITIAL_CLIENTS,
   Clustering,
-  before_rounds,
-  random_start,
+  initial_training,
+  random_starts,
   train_and_cluster,
 )
 from fesem_jax.core import offloading, traffic, tree
@@ -117,11 +117,11 @@ def fesem(
   def init(key, data):
     check_num_clusters(num_clusters, data)
     cohort, storage = everyone(data), None
-    start_local = before_rounds(local, init_epochs)
+    start_local = initial_training(local, init_epochs)
     if init_models == 'by_loss':
       first = train_and_choose(start_local, data, cohort, key, num_clusters, weighting)
     else:
-      starts = random_start(local, data, key, init_models)
+      starts = random_starts(local, data, key, init_models)
       if client_state == 'offloaded':
         model = tree.unstack(starts.shared, 0)
         storage = offloading.repeat(model, data.num_clients, local.mesh)
@@ -149,7 +149,7 @@ def fesem(
   def e_step(chunk, starts, sums, prepared):
     cluster, distance, models = assign(compare, chunk, starts, *prepared)  # Eq. 8
     centers, averaged = starts.shared, chunk._replace(params=models)
-    sums = sums.add_started(averaged, starts.choice, weighting, centers)
+    sums = sums.add_start_distances(averaged, starts.choice, weighting, centers)
     sums = sums.add(averaged, cluster, distance, weighting, centers)
     return (cluster, models if aggregates_matched else None), sums
 
@@ -171,7 +171,7 @@ def fesem(
       em.Sums.zeros(state.centers, track_objective),
       broadcast=(compare.prepare(compare.part(state.centers)), cohort.keep_clusters),
       keep=not streamed,
-      into=room_for_models(state, cohort, client_state, local.mesh),
+      into=storage_for_models(state, cohort, client_state, local.mesh),
     )
     trained = local_update(local, state, data, cohort, key, reduction)
     old = tree.rows_of(state.assignment, cohort)
@@ -181,7 +181,7 @@ def fesem(
     objective = trained.sums.objective(state.centers, centers)
     info = round_info(
       trained, num_clusters, objective, state.assignment, assignment, data,
-      trained.sums.by_step(),
+      trained.sums.objective_by_step(),
     )  # fmt: skip
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
     rounds = state.rounds + 1

@@ -8,8 +8,8 @@ from fesem_jax.algorithms.common.centers import check_num_clusters, deployed, ro
 from fesem_jax.algorithms.common.first_clusters import (
   MAX_REPETITIONS,
   Clustering,
-  before_rounds,
-  random_start,
+  initial_training,
+  random_starts,
   train_and_cluster,
 )
 from fesem_jax.core import traffic
@@ -67,8 +67,8 @@ def robust(
   def init(key, data):
     check_num_clusters(num_clusters, data)
     initial = train_and_cluster(
-      before_rounds(local, init_epochs),
-      random_start(local, data, key, 'common'),
+      initial_training(local, init_epochs),
+      random_starts(local, data, key, 'common'),
       data,
       everyone(data),
       key,

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from fesem_jax.algorithms.common.first_clusters import before_rounds, random_start
+from fesem_jax.algorithms.common.first_clusters import initial_training, random_starts
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.arrangement import arrange, order_of_clients
 from fesem_jax.core.federated_data import FederatedData
@@ -115,7 +115,7 @@ def inner_products(
 
   Models are NaN where they are not finite, and start as in `simulate` with this seed.
   """
-  local = before_rounds(local, epochs)
+  local = initial_training(local, epochs)
   compare = comparison.build(cluster_on, local.model)
   places = np.argsort(order_of_clients(local, train))
   (train,) = arrange(local, train, data_placement=data_placement)
@@ -123,7 +123,7 @@ def inner_products(
   key = sharding.replicate(key, local.mesh)
 
   def products(key: jax.Array, train: FederatedData) -> Any:
-    starts = random_start(local, train, key, 'common')
+    starts = random_starts(local, train, key, 'common')
     train_key = prng_streams.fold(key, prng_streams.LOCAL)
     trained = train_cohort(local, starts, train, everyone(train), train_key)
     finite = trained.took_part()

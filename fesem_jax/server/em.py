@@ -75,19 +75,19 @@ class Sums(NamedTuple):
   Attributes:
     clients: weighted sums of their models.
     squared: [K] weighted sums of their squared distances to the old centers.
-    started: [] the same to the centers that they started from; None if not tracked.
+    start_distances: [] the same to the centers that clients started from, or None.
   """
 
   clients: sums.ClusterSums
   squared: jax.Array
-  started: jax.Array | None = None
+  start_distances: jax.Array | None = None
 
   @classmethod
   def zeros(cls, centers: Params, by_step: bool = False) -> 'Sums':
     """Sums of no clients, for centers [K, ...]."""
     none = sums.no_sums(centers)
-    started = jnp.float32(0.0) if by_step else None
-    return cls(none, jnp.zeros(none.weight.shape), started)
+    start_distances = jnp.float32(0.0) if by_step else None
+    return cls(none, jnp.zeros(none.weight.shape), start_distances)
 
   def add(
     self,
@@ -104,23 +104,23 @@ class Sums(NamedTuple):
       squared=self.squared.at[cluster].add(weights * distance),
     )
 
-  def add_started(
+  def add_start_distances(
     self, trained: Trained, start: jax.Array, weighting: str, centers: Params
   ) -> 'Sums':
     """Adds the distances of a chunk to the centers [C] that it started from."""
-    if self.started is None:
+    if self.start_distances is None:
       return self
     weights = trained.weights(weighting)
     distances = tree.row_distances(trained.params, tree.take(centers, start))
     distances = sums.total(jnp.where(weights > 0, weights * distances, 0.0))
-    return self._replace(started=self.started + distances)
+    return self._replace(start_distances=self.start_distances + distances)
 
-  def by_step(self) -> tuple[jax.Array, jax.Array] | None:
+  def objective_by_step(self) -> tuple[jax.Array, jax.Array] | None:
     """Eq. 6 after the local step and after the E-step; None if it is not known."""
-    if self.started is None:
+    if self.start_distances is None:
       return None
     count = sums.or_one(self.clients.weight.sum())
-    return self.started / count, self.squared.sum() / count
+    return self.start_distances / count, self.squared.sum() / count
 
   def objective(self, old: Params, new: Params) -> jax.Array:
     """Eq. 6 [] float32 after centers moved from `old` to `new` [K, ...].

@@ -93,7 +93,7 @@ def test_sums_over_chunks_give_equation_6_before_and_after_each_step():
     sums = em.Sums.zeros(old, by_step=True)
     for _ in range(2):  # The same chunk again changes no mean.
       sums = sums.add(trained, jnp.asarray(NEAREST), nearest, 'by_examples', old)
-      sums = sums.add_started(trained, jnp.asarray(OWN), 'by_examples', old)
+      sums = sums.add_start_distances(trained, jnp.asarray(OWN), 'by_examples', old)
     new = em.sums.mean_of(sums.clients, old)
     return sums, new, sums.objective(old, new)
 
@@ -103,15 +103,15 @@ def test_sums_over_chunks_give_equation_6_before_and_after_each_step():
   after = squared(points, means)[rows, NEAREST]
   np.testing.assert_allclose(value, np.average(after, weights=weights), rtol=1e-4)
   np.testing.assert_allclose(
-    sums.by_step(),
+    sums.objective_by_step(),
     [np.average(apart[rows, k], weights=weights) for k in (OWN, NEAREST)],
     rtol=1e-5,
   )
   plain = em.Sums.zeros(old)
-  assert plain.started is None  # By default, steps are not told apart.
+  assert plain.start_distances is None  # By default, steps are not told apart.
   # Without clients, Eq. 6 is 0.
   assert plain.objective(old, old) == 0
-  assert em.Sums.zeros(old, by_step=True).by_step() == (0, 0)
+  assert em.Sums.zeros(old, by_step=True).objective_by_step() == (0, 0)
 
 
 def test_of_a_single_client_of_one_example_equation_6_is_its_distance():
@@ -122,6 +122,6 @@ def test_of_a_single_client_of_one_example_equation_6_is_its_distance():
   sums = em.Sums.zeros(old, by_step=True)
   nearest = jnp.asarray(apart[2:], jnp.float32)
   sums = sums.add(trained, jnp.array([2]), nearest, 'by_examples', old)
-  sums = sums.add_started(trained, jnp.array([0]), 'by_examples', old)
-  np.testing.assert_allclose(sums.by_step(), apart[[0, 2]], rtol=1e-5)
+  sums = sums.add_start_distances(trained, jnp.array([0]), 'by_examples', old)
+  np.testing.assert_allclose(sums.objective_by_step(), apart[[0, 2]], rtol=1e-5)
   np.testing.assert_allclose(sums.objective(old, old), apart[2], rtol=1e-5)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.first_clusters import before_rounds
+from fesem_jax.algorithms.common.first_clusters import initial_training
 from fesem_jax.algorithms.common.similar_clusters import merge_similar
 from fesem_jax.core import prng_streams, sharding, tree
 from fesem_jax.core.algorithm import ClientModels
@@ -29,9 +29,9 @@ class Rule(NamedTuple):
     self, anchor: Params, data: FederatedData, cohort: Cohort, key: jax.Array
   ) -> Params:
     """[S, ...] change of each client from the anchor [1, ...]; 0 if not finite."""
-    start_local, starts = before_rounds(self.local, self.epochs), ClientModels(anchor)
+    start_local = initial_training(self.local, self.epochs)
     key = prng_streams.fold(key, prng_streams.FIRST_COHORT)
-    trained = train_cohort(start_local, starts, data, cohort, key)
+    trained = train_cohort(start_local, ClientModels(anchor), data, cohort, key)
     return jax.tree.map(jnp.subtract, anchor, trained.params)
 
 

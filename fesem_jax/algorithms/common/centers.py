@@ -67,7 +67,7 @@ def reassigned(clusters: Clusters, before: np.ndarray, after: Any) -> Clusters:
   return clusters._replace(assignment=after, sizes=sizes, moved=moved.sum())
 
 
-def room_for_models(
+def storage_for_models(
   state: Any, cohort: Cohort, client_state: str, mesh: Mesh
 ) -> Params:
   """[S, ...] memory to overwrite with the cohort's models, or None."""

@@ -65,13 +65,13 @@ class Clustering(NamedTuple):
   tolerance: float = 0.0
 
 
-def before_rounds(local: LocalTraining, epochs: int) -> LocalTraining:
+def initial_training(local: LocalTraining, epochs: int) -> LocalTraining:
   """How clients train before the first round: `epochs`, and none of them drops out."""
   schedule = local.schedule._replace(epochs=epochs, steps=0)
   return local._replace(schedule=schedule, dropout_rate=0.0)
 
 
-def random_start(
+def random_starts(
   local: LocalTraining, data: FederatedData, key: jax.Array, init_models: str
 ) -> ClientModels:
   """Random models before the first training: one for all, or one each if 'random'."""
