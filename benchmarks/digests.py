@@ -237,7 +237,7 @@ def digest(run: _Run) -> tuple[str, dict[str, str]]:
     eval_every=0,
     seed=3,
     clients_per_round=0 if name in _ALL_CLIENTS else setting.get('cohort', 0),
-    callbacks=[fj.callbacks.Progress(False)],
+    progress=False,
   )
   records = [{k: v for k, v in r.items() if k != 'seconds'} for r in result.history]
   text = json.dumps(records, sort_keys=True)

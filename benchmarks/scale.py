@@ -121,9 +121,7 @@ def one_case(name: str) -> dict[str, Any]:
       result = fj.simulate(
         algorithm, train, test, rounds=rounds, workdir=folder,
         clients_per_round=_SOME.value if name == 'some' else 0,
-        callbacks=[
-          clocks[-1], fj.callbacks.Progress(False), fj.callbacks.Unseen(*unseen),
-        ],
+        callbacks=[clocks[-1]], progress=False, unseen=unseen,
       )  # fmt: skip
       return result, time.perf_counter()
 

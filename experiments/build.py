@@ -291,6 +291,7 @@ def build_local(
     machine['clients_per_chunk'],
     machine['shared_start'],
     config['precision'],
+    machine['data_placement'],
   )
   names = 'optimizer', 'learning_rate', 'momentum', 'weight_decay', 'clip_norm'
   local = local_training(

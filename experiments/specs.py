@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from fesem_jax.analysis.loop import Planned
-from fesem_jax.core import placement
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
@@ -101,12 +100,6 @@ def plan(
   task = algorithm.local.model.measured_as
   is_share = task.primary.percent and max(targets, default=0) > 1
   check(not is_share, f'target: must be at most 1 for {task.primary.label}')
-  placed = placement.chosen(
-    machine['data_placement'],
-    placement.bytes_of(train, test),
-    algorithm.local.mesh,
-    everyone=not 0 < selected[0] < train.num_clients,
-  )
   if not quiet:
     if (done := saved_rounds(workdir)) and done[-1] < config['rounds']:
       say(f'{workdir}: continues after round {done[-1]}')
@@ -116,8 +109,8 @@ def plan(
     'algorithm': algorithm, 'make': make, 'values': values, 'method': method,
     'train': train, 'test': test, 'unseen': unseen, 'later_phases': later,
     'clients_per_round': selected[0], 'selection': selected[1],
-    'data_placement': placed, 'workdir': workdir, 'config': config,
-    'make_portrait': make_portrait, 'progress': not quiet, 'callbacks': watchers,
+    'workdir': workdir, 'config': config, 'make_portrait': make_portrait,
+    'progress': not quiet, 'callbacks': watchers,
   }  # fmt: skip
 
   def after(result: Result) -> None:

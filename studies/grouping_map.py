@@ -29,7 +29,6 @@ from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import local_training
 from fesem_jax.data import partitions, with_true_groups
-from fesem_jax.run.callbacks import Progress
 from fesem_jax.run.simulation import simulate
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.utils.errors import Diverged, UserError
@@ -97,7 +96,7 @@ def accuracy(
   try:
     result = simulate(
       algorithm, train, test, rounds=_ROUNDS.value, seed=seed, eval_every=0,
-      finetune_epochs=0, callbacks=[Progress(False)],
+      finetune_epochs=0, progress=False,
     )  # fmt: skip
   except (Diverged, UserError) as e:
     print(f'{family}: {e}')

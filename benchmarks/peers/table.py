@@ -113,6 +113,8 @@ def steps_here(
       self.steps += int(event.info.steps)
 
   count = Count()
-  quiet = [count, fj.callbacks.Progress(False)]
-  fj.simulate(make(), *data, rounds=1, eval_every=0, finetune_epochs=0, callbacks=quiet)
+  fj.simulate(
+    make(), *data, rounds=1, eval_every=0, finetune_epochs=0, callbacks=[count],
+    progress=False,
+  )  # fmt: skip
   return count.steps

@@ -19,6 +19,7 @@ from fesem_jax.evaluation import evaluate
 from fesem_jax.models.model_checks import trace_local
 from fesem_jax.run import programs
 from fesem_jax.run.callbacks.best_round import BestRound
+from fesem_jax.run.callbacks.callback import check_callbacks
 from fesem_jax.run.results.records import Record
 from fesem_jax.run.runner import Runner
 from fesem_jax.run.spec import Spec
@@ -33,6 +34,7 @@ def check_run(spec: Spec) -> None:
   right = isinstance(algorithm, Algorithm)
   check(right, f'algorithm: must be an Algorithm; got {type(algorithm).__name__}')
   check_arguments(spec)
+  check_callbacks(spec.callbacks)
   local = algorithm.local
   ranges.check_arguments(LocalTraining, local._asdict())
   ranges.check_arguments(Schedule, local.schedule._asdict())

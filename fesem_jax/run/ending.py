@@ -12,7 +12,7 @@ from fesem_jax.data import label_counts
 from fesem_jax.evaluation import curves
 from fesem_jax.models.starting import whole_model
 from fesem_jax.run import evaluation, figure_data, programs
-from fesem_jax.run.callbacks.calls import call
+from fesem_jax.run.callbacks.callback import call
 from fesem_jax.run.checks import check_after
 from fesem_jax.run.replicate import Replicate
 from fesem_jax.run.results import client_table, records
@@ -60,8 +60,9 @@ def finish(run: Replicate, began: float, compiled: float, start: Any) -> Result:
   personal = used.personal
   if is_sampled and personal is not None and not offloading.is_offloaded(personal):
     summary |= evaluation.trained(run.measured, state, start(), train, task)
+  clients = client_table.make(run.measured, train, run.places, task)
   summary['checks'] = [*run.found, *check_after(spec, summary, run.out.records)]
-  return _ended(run, _result(run, summary, run.table(run.measured), picture))
+  return _ended(run, _result(run, summary, clients, picture))
 
 
 def read_finished(run: Replicate) -> Result | None:

@@ -1,6 +1,6 @@
 """Scores and clusters of the models that clients deploy during a run."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,12 +12,9 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.attacks import honest
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run import programs
-from fesem_jax.run.results import client_table, records
+from fesem_jax.run.results import records
 from fesem_jax.tasks import Task
 from fesem_jax.utils import processes
-
-if TYPE_CHECKING:
-  from pandas import DataFrame  # Slow to import.
 
 
 class Measured(NamedTuple):
@@ -83,24 +80,6 @@ def trained(
     'trained': float(clients.mean()),
     'trained_deployed': _scores_of(measured.deployed, clients, task),
   }
-
-
-def clients(
-  measured: Measured, train: FederatedData, places: np.ndarray, task: Task
-) -> 'DataFrame':
-  """Measurements client by client; `places` [M] are their positions as arranged."""
-  truth, chosen, kept = train.info.clusters, measured.assignment, honest(train)
-  return client_table.make(
-    train.info.names[places],
-    np.asarray(train.sizes())[places],
-    None if truth is None else truth[places],
-    None if chosen is None else chosen[places],
-    measured.deployed,
-    measured.finetuned,
-    places,
-    task,
-    None if kept is None else kept[places],
-  )
 
 
 def models(algorithm: Algorithm, state: Any, train: FederatedData) -> ClientModels:

@@ -376,7 +376,7 @@ def most_at_once(spec: Spec, asked: int = 0) -> int:
 def placement_of(spec: Spec) -> str:
   """'replicated' or 'sharded': where the data of a run are."""
   return placement.chosen(
-    spec.data_placement,
+    spec.algorithm.local.data_placement,
     placement.bytes_of(spec.train, spec.test),
     spec.algorithm.local.mesh,
     everyone=not 0 < spec.clients_per_round < spec.train.num_clients,

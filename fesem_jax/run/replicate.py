@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +14,8 @@ from fesem_jax.data.attacks import backdoor_of
 from fesem_jax.evaluation import privacy
 from fesem_jax.models.starting import whole_model, with_constants
 from fesem_jax.run import evaluation, programs
-from fesem_jax.run.callbacks.additions import (
-  BackdoorSuccess,
-  PrivacySpent,
-  ServerMetrics,
-)
-from fesem_jax.run.callbacks.callback import Arranged, Callback, Event
-from fesem_jax.run.callbacks.calls import call
+from fesem_jax.run.callbacks import additions
+from fesem_jax.run.callbacks.callback import Callback, Event, call
 from fesem_jax.run.callbacks.costs import Costs
 from fesem_jax.run.checks import check_before
 from fesem_jax.run.configuration import identity
@@ -34,9 +29,6 @@ from fesem_jax.run.workdir import claim_workdir
 from fesem_jax.utils import processes, progress_lines
 from fesem_jax.utils.errors import Diverged, WorkdirError
 from fesem_jax.utils.interrupts import Stopped
-
-if TYPE_CHECKING:
-  from pandas import DataFrame  # Slow to import.
 
 FINISHED = 'finished'  # The reason of a run that has done all its rounds.
 
@@ -86,32 +78,27 @@ class Replicate:
       message = f'rounds: the workdir holds {self.done}, more than {spec.rounds}'
       raise WorkdirError(message)
     self.out = files.MetricsWriter(spec.workdir, self.done)
+    self.notes = list[str]()  # sentences that the summary keeps
     self.callbacks = [*self._additions(), *spec.callbacks]
     self._display = progress_lines.display() if shows else None
     self.enter(max(self.done, 1))
 
   def _additions(self) -> list[Callback]:
     """Callbacks that every run has, or that follow from its options."""
-    spec, first = self.spec, list[Callback]()
+    spec, local, first = self.spec, self.algorithm.local, list[Callback]()
+    used, sends = self.runner.deployed, local.sends
     if not any(isinstance(callback, Costs) for callback in spec.callbacks):
       first.append(Costs())
-    if (sends := self.algorithm.local.sends) is not None and sends.privacy is not None:
-      traffic = self.algorithm.traffic
-      first.append(PrivacySpent(sends.privacy, traffic, spec.sampling_rate))
+    if sends is not None and sends.privacy is not None:
+      noise, traffic = sends.privacy, self.algorithm.traffic
+      first.append(additions.privacy_spent(noise, traffic, spec.sampling_rate))
+      self.notes = privacy.notes(noise, traffic, used.has_clusters())
     if (backdoor := backdoor_of(spec.train)) is not None:
-      first.append(BackdoorSuccess(backdoor.target))
-    if spec.test.server_test is not None:
-      first.append(ServerMetrics())
+      first.append(additions.backdoor_success(spec.train, backdoor.target))
+    is_shared = used.personal is None and used.mixture is None
+    if spec.test.server_test is not None and is_shared:
+      first.append(additions.server_metrics(local, spec.test))
     return first
-
-  @property
-  def notes(self) -> list[str]:
-    """Sentences that the summary keeps."""
-    local, notes = self.algorithm.local, list(self.spec.notes)
-    if (sends := local.sends) is not None and sends.privacy is not None:
-      clustered = self.runner.deployed.has_clusters()
-      notes += privacy.notes(sends.privacy, self.algorithm.traffic, clustered)
-    return notes
 
   def enter(self, number: int) -> bool:
     """Goes on to the data of a round, from 1; returns whether they are others."""
@@ -147,18 +134,12 @@ class Replicate:
   def event(self, **now: Any) -> Event:
     """The event of a moment of the run."""
     spec = self.spec
-    arranged = Arranged(*self.splits, self.places, programs.compiled, self.deployed)
-    now.setdefault('number', self.done)
-    now.setdefault('records', tuple(self.out.records))
+    now = {'number': self.done, 'records': tuple(self.out.records)} | now
     return Event(
       algorithm=self.algorithm, train=self.on_host, test=spec.test, rounds=spec.rounds,
-      seed=spec.seed, workdir=spec.workdir, config=spec.config, arranged=arranged,
-      table=self.table, **now,
+      seed=spec.seed, workdir=spec.workdir, config=spec.config, arranged=self.splits,
+      places=self.places, compiled=programs.compiled, deployed=self.deployed, **now,
     )  # fmt: skip
-
-  def table(self, measured: Measured) -> 'DataFrame':
-    """Measurements client by client."""
-    return evaluation.clients(measured, self.splits[0], self.places, self.task)
 
   def begin(
     self, state: Any, clusters: Any, seconds: float, measure: Callable[[], Measured]

@@ -7,6 +7,7 @@ from typing import Any
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.selection import Selection
+from fesem_jax.data.splits import Phase
 from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.loop import Outcome, run_many
 from fesem_jax.run.results.result import Result
@@ -26,6 +27,10 @@ def simulate(
   eval_every: int = 1,
   eval_start: bool = False,
   finetune_epochs: int = 1,
+  unseen: Splits | None = None,
+  later_phases: Sequence[Phase] = (),
+  patience: int = 0,
+  progress: bool = True,
   workdir: str | os.PathLike[str] | Workdir | None = None,
   callbacks: Sequence[Callback] = (),
   ignore_checks: Sequence[str] = (),
@@ -48,12 +53,20 @@ def simulate(
     eval_start: whether to evaluate the start too, as round 0.
     finetune_epochs: local epochs before the `finetuned` figures; 0 repeats the
       `deployed` ones.
+    unseen: training and test split of clients that take no part, as the second pair of
+      `data.hold_out_clients`. They are measured after the last round, with the models
+      of least training loss, as `unseen`; personal models have no such metrics.
+    later_phases: data that begin at later rounds, as those of `data.load_phases` but
+      the first. Only values may differ.
+    patience: ends the run after so many rounds in which no client moved and Eq. 6, if
+      the method measures it, changed by less than 0.1 %; 0 never does. Methods without
+      clusters have no such end.
+    progress: whether the progress is shown.
     workdir: where metrics, summary, checkpoints and figures go: a path, or a `Workdir`,
       which says what is kept there; None writes nothing. A run goes on where the one
       that the workdir holds has stopped; one with another seed, method, model or data
       is refused.
-    callbacks: watch the run, and may end it; see `Callback`. Some are options of the
-      run: `callbacks.Patience`, `Progress`, `Unseen` and `Drift`.
+    callbacks: watch the run, and may end it; see `Callback`.
     ignore_checks: ids of checks that say nothing, e.g. 'FJ101'.
 
   Returns:
@@ -66,21 +79,7 @@ def simulate(
       the training loss or Eq. 6 are not finite.
     Stopped: after Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP, once the round is done and saved.
   """
-  spec = spec_of(
-    algorithm=algorithm,
-    train=train,
-    test=test,
-    rounds=rounds,
-    seed=seed,
-    clients_per_round=clients_per_round,
-    eval_every=eval_every,
-    eval_start=eval_start,
-    finetune_epochs=finetune_epochs,
-    workdir=workdir,
-    callbacks=callbacks,
-    ignore_checks=ignore_checks,
-  )
-  return run_one(spec)
+  return run_one(spec_of(**locals()))
 
 
 def run_one(spec: Spec) -> Result:

@@ -12,14 +12,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.selection import Selection, counted
 from fesem_jax.data.splits import Phase
 from fesem_jax.run import programs
-from fesem_jax.run.callbacks.callback import (
-  Callback,
-  Drift,
-  Patience,
-  Progress,
-  Unseen,
-)
-from fesem_jax.run.callbacks.calls import check_callbacks
+from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Count, Index, Seed
@@ -46,7 +39,7 @@ class Workdir(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Spec:
-  """The arguments of `simulate`, each option by itself."""
+  """The arguments of `simulate`, those of `Workdir`, and those of the binaries."""
 
   algorithm: Algorithm
   train: FederatedData
@@ -62,11 +55,9 @@ class Spec:
   eval_every: Index = 1
   eval_start: bool = False
   finetune_epochs: Index = 1
-  # Training and test split of clients that take no part.
   unseen: tuple[FederatedData, FederatedData] | None = None
   later_phases: Sequence[Phase] = ()
-  data_placement: str = 'auto'  # see `placement.chosen`
-  patience: Index = 0  # 0 never stops early
+  patience: Index = 0
   progress: bool = True
   workdir: pathlib.Path | None = None  # None writes nothing
   checkpoint_every: Index = 10
@@ -76,8 +67,7 @@ class Spec:
   # What a workdir must have in common with a run that continues it. None takes the
   # seed, and the values of the method, its options, the model and the optimizer.
   config: Record | None = None
-  notes: Sequence[str] = ()  # sentences that the summary keeps
-  callbacks: Sequence[Callback] = ()  # but for options
+  callbacks: Sequence[Callback] = ()
   ignore_checks: Sequence[str] = ()  # ids of rules
 
   @property
@@ -109,74 +99,25 @@ def spec_of(
   algorithm: Algorithm | Callable[..., Algorithm],
   train: FederatedData,
   test: FederatedData,
-  rounds: int,
   clients_per_round: float | Selection = 0,
   workdir: str | os.PathLike[str] | Workdir | None = None,
-  callbacks: Sequence[Callback] = (),
   values: Mapping[str, Any] | None = None,
-  **numbers: Any,
+  **options: Any,
 ) -> Spec:
   """Specification of a run by the arguments of `simulate` and `simulate_many`."""
-  made: dict[str, Any] = {'algorithm': algorithm}
   if values is not None and not isinstance(algorithm, Algorithm):
+    options |= {'make': algorithm, 'values': dict(values)}
     make = functools.partial(algorithm, **values)
-    built = programs.once(('made', algorithm, repr(values)), make)
-    made = {'algorithm': built, 'make': algorithm, 'values': dict(values)}
-  _check_data('train', train)
-  _check_data('test', test)
+    algorithm = programs.once(('made', algorithm, repr(values)), make)
+  unseen = [('unseen', split) for split in options.get('unseen') or ()]
+  for name, split in [('train', train), ('test', test), *unseen]:
+    right = isinstance(split, FederatedData)
+    check(right, f'{name}: must be a FederatedData; got {type(split).__name__}')
+  if workdir is not None:
+    folder = workdir if isinstance(workdir, Workdir) else Workdir(workdir)
+    path, *kept = folder
+    names = 'checkpoint_every', 'resume', 'save_models', 'make_portrait'
+    options |= {'workdir': pathlib.Path(path), **dict(zip(names, kept, strict=True))}
   count, selection = counted(clients_per_round, train.num_clients)
-  local = getattr(made['algorithm'], 'local', None)
-  return Spec(
-    **made,
-    train=train,
-    test=test,
-    rounds=rounds,
-    clients_per_round=count,
-    selection=selection,
-    data_placement=getattr(local, 'data_placement', 'auto'),
-    **_workdir_options(workdir),
-    **_callback_options(callbacks),
-    **numbers,
-  )
-
-
-def _check_data(name: str, split: FederatedData) -> None:
-  right = isinstance(split, FederatedData)
-  check(right, f'{name}: must be a FederatedData; got {type(split).__name__}')
-
-
-def _workdir_options(
-  workdir: str | os.PathLike[str] | Workdir | None,
-) -> dict[str, Any]:
-  if workdir is None:
-    return {}
-  if not isinstance(workdir, Workdir):
-    workdir = Workdir(workdir)
-  fields = workdir._asdict()
-  path = pathlib.Path(fields.pop('path'))
-  return {'workdir': path, 'make_portrait': fields.pop('portrait'), **fields}
-
-
-# Options among the callbacks: field of a `Spec`, attribute.
-_OPTIONS: dict[type[Callback], tuple[str, str]] = {
-  Drift: ('later_phases', 'phases'),
-  Patience: ('patience', 'rounds'),
-  Progress: ('progress', 'shown'),
-  Unseen: ('unseen', 'splits'),
-}
-
-
-def _callback_options(callbacks: Sequence[Callback]) -> dict[str, Any]:
-  check_callbacks(callbacks)
-  options: dict[str, Any] = {'callbacks': []}
-  for callback in callbacks:
-    if type(callback) not in _OPTIONS:
-      options['callbacks'].append(callback)
-      continue
-    name, attribute = _OPTIONS[type(callback)]
-    for split in callback.splits if isinstance(callback, Unseen) else ():
-      _check_data('callbacks.Unseen', split)
-    once = name not in options
-    check(once, f'callbacks: has two {type(callback).__name__}; leave out one')
-    options[name] = getattr(callback, attribute)
-  return options
+  options |= {'clients_per_round': count, 'selection': selection}
+  return Spec(algorithm=algorithm, train=train, test=test, **options)

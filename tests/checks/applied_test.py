@@ -32,7 +32,7 @@ def test_simulate_applies_rules_but_those_that_are_ignored(logged):
 
 def test_simulate_names_clients_without_training_and_patience_without_clusters(logged):
   data, method = examples.data(), examples.request('ditto').algorithm
-  options = {'clients_per_round': 1, 'callbacks': [fj.callbacks.Patience(1)]}
+  options = {'clients_per_round': 1, 'patience': 1}
   fj.simulate(method, *data, rounds=1, finetune_epochs=0, **options)
   assert [text[:5] for text in logged] == ['FJ302', 'FJ404']
   assert '3 of 4 clients' in logged[-1]

@@ -1,4 +1,4 @@
-"""What `simulate` takes: options among the callbacks, and `Workdir`."""
+"""What `simulate` takes."""
 
 import dataclasses
 
@@ -23,27 +23,12 @@ def asked(**options):
   return of_run | options
 
 
-def test_options_are_values_of_the_callbacks_and_of_the_workdir(tmp_path):
-  train, test = federation()
-  watch, later = fj.Callback(), [Phase(2, train, test)]
-  options = [
-    fj.callbacks.Patience(5), watch, fj.callbacks.Progress(False),
-    fj.callbacks.Unseen(test, train), fj.callbacks.Drift(later),
-  ]  # fmt: skip
+def test_a_workdir_is_a_path_or_has_options(tmp_path):
   folder = fj.Workdir(str(tmp_path), 3, resume=False, save_models=True, portrait=False)
-  spec = spec_of(**asked(callbacks=options, workdir=folder))
-  assert spec.callbacks == [watch]
-  assert (spec.patience, spec.progress, spec.unseen) == (5, False, (test, train))
-  assert list(spec.later_phases) == later
+  spec = spec_of(**asked(workdir=folder))
   assert (spec.workdir, spec.checkpoint_every, spec.resume) == (tmp_path, 3, False)
   assert (spec.save_models, spec.make_portrait) == (True, False)
   assert spec_of(**asked(workdir=tmp_path)).workdir == tmp_path
-  plain = spec_of(**asked())
-  assert (plain.workdir, plain.patience, plain.progress) == (None, 0, True)
-  with pytest.raises(fj.UserError, match='callbacks'):
-    spec_of(**asked(callbacks=[fj.callbacks.Patience(5), fj.callbacks.Patience(6)]))
-  with pytest.raises(fj.UserError, match='rounds'):
-    fj.callbacks.Patience(0)
 
 
 def test_a_portrait_is_drawn_when_it_is_asked_for(monkeypatch):
@@ -82,13 +67,14 @@ EMPTY = helpers.federation([3, 0, 2]), helpers.federation([1, 1, 1])
 @pytest.mark.parametrize(
   ('options', 'name'),
   [
+    ({'patience': 0.5}, 'patience'),
     ({'test': TEST.reorder(np.arange(7)[::-1])}, 'train and test'),
     (dict(zip(('train', 'test'), EMPTY, strict=True)), 'train'),
     ({'callbacks': [lambda: None]}, 'callbacks'),
     ({'callbacks': [Misspelled()]}, 'callbacks'),
     ({'callbacks': [Replacing()]}, 'Replacing'),
-    ({'callbacks': [fj.callbacks.Drift([Phase(1, TRAIN, TEST)])]}, 'later_phases'),
-    ({'callbacks': [fj.callbacks.Drift([Phase(3, TEST, TEST)])]}, 'later_phases'),
+    ({'later_phases': [Phase(1, TRAIN, TEST)]}, 'later_phases'),
+    ({'later_phases': [Phase(3, TEST, TEST)]}, 'later_phases'),
     ({'test': None}, 'test'),
     ({'algorithm': fj.algorithms.fesem}, 'algorithm'),
     ({'rounds': 2.5}, 'rounds'),
@@ -97,7 +83,7 @@ EMPTY = helpers.federation([3, 0, 2]), helpers.federation([1, 1, 1])
     ({'clients_per_round': 1.0}, 'clients_per_round'),
     ({'eval_every': 0.5}, 'eval_every'),
     ({'finetune_epochs': -1}, 'finetune_epochs'),
-    ({'callbacks': [fj.callbacks.Unseen(None, None)]}, r'callbacks\.Unseen'),
+    ({'unseen': (None, None)}, 'unseen'),
     ({'workdir': fj.Workdir('run', -1)}, 'checkpoint_every'),
   ],
 )

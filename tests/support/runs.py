@@ -43,6 +43,9 @@ def spec(algorithm, train, test, workdir=None, **options):
   """A `Spec` that writes no portrait, unless it is asked for."""
   folder = workdir and pathlib.Path(workdir)
   options = {'make_portrait': False} | options
+  if placement := options.pop('data_placement', None):
+    local = algorithm.local._replace(data_placement=placement)
+    algorithm = algorithm._replace(local=local)
   options['clients_per_round'], options['selection'] = counted(
     options.get('clients_per_round', 0), train.num_clients
   )

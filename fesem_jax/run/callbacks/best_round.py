@@ -66,7 +66,7 @@ class BestRound(Callback):
       for name in ('task', 'num_classes', 'scale', 'example_shape')
     )
     check(is_same, 'validation: must have the clients of the run; see data.hold_out')
-    local, placed = event.algorithm.local, placement.of(event.arranged.train)
+    local, placed = event.algorithm.local, placement.of(event.arranged[0])
     _, validation = ordered(local, train, validation)
     self._placed = placement.place(validation, local.mesh, placed)
 
@@ -83,10 +83,10 @@ class BestRound(Callback):
         used, algorithm.local, train, validation, none, finetune_epochs=0
       )[0]
 
-    args = event.state, event.arranged.train, self._placed
+    args = event.state, event.arranged[0], self._placed
     key = 'validation', algorithm
-    program = event.arranged.compiled('the validation', key, measure, *args)
-    totals, kept = processes.on_host(program(*args)), honest(event.arranged.train)
+    program = event.compiled('the validation', key, measure, *args)
+    totals, kept = processes.on_host(program(*args)), honest(event.arranged[0])
     if kept is not None:
       totals = jax.tree.map(lambda x: x[kept], totals)
     event.record[VALIDATION] = evaluate.scores(totals, task)

@@ -1,7 +1,8 @@
-"""Callbacks of a run, the event that they are called with, and options of a run."""
+"""Callbacks of a run, and the event that they are called with."""
 
 import dataclasses
 import functools
+import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,49 +12,24 @@ import numpy as np
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
-from fesem_jax.data.splits import Phase
+from fesem_jax.run.results import client_table
 from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.run.results.records import Record
 from fesem_jax.run.results.result import Result
-from fesem_jax.utils.ranges import Count, checked
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import check
 
 if TYPE_CHECKING:
   from pandas import DataFrame  # Slow to import.
+
+# Entries that the run adds to a record after callbacks.
+_RESERVED = {'deployed', 'finetuned', 'finetuning_failed', 'honest', 'stopped'}
 
 
 class Stop(NamedTuple):
   """The return value of a callback that ends the run after this round."""
 
   reason: str  # a few words; the entry `ended` of `summary.json`
-
-
-class Arranged(NamedTuple):
-  """The data of a run on its devices, for callbacks that compute there.
-
-  Attributes:
-    train: training split as arranged and padded, M clients.
-    test: test split, in the same order.
-    places: [M] position in the arranged data, and in the rows of the state, of each
-      client of the data passed to `simulate`.
-    compiled: (what it does, key, function, *args) -> the function compiled for such
-      arguments, once for all runs; two functions of one key must do the same.
-    deployed: state -> the models that clients deploy, on the host.
-  """
-
-  train: FederatedData
-  test: FederatedData
-  places: np.ndarray
-  compiled: Callable[..., Callable[..., Any]]
-  deployed: Callable[[Any], DeployedModels]
-
-
-def _ordered(values: Any, places: np.ndarray) -> np.ndarray | None:
-  """Values [M] by client; read-only, as callbacks share them."""
-  if values is None:
-    return None
-  ordered = np.asarray(values)[places]
-  ordered.setflags(write=False)
-  return ordered
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -63,12 +39,17 @@ class Event:
   Attributes:
     algorithm: see `simulate`, as `train`, `test`, `rounds`, `seed` and `workdir`.
     config: the configuration of the run, if any.
+    arranged: training and test split as arranged and padded on the devices.
+    places: [M] position in `arranged`, and in the rows of the state, of each client.
+    compiled: (what it does, key, function, *args) -> the function compiled for such
+      arguments, once for all runs; two functions of one key must do the same.
+    deployed: state -> the models that clients deploy, on the host.
     number: of the round, from 1; before a round, the rounds that are done.
     record: the round's line of `metrics.jsonl`, to which callbacks may add entries with
       new names and values that JSON can hold; before round 1, the first clusters.
     records: those of the previous rounds; do not change them.
     state: of the method, on the devices; None in `on_end`.
-    arranged: the data on the devices.
+    clusters: [M] cluster of each client as arranged; None without any.
     info: the report of the method on the round, on the host, clients as arranged.
     drawn: the clients of the round, as arranged.
     measured: what was measured of the round, clients as arranged; None without an
@@ -85,16 +66,18 @@ class Event:
   seed: int
   workdir: pathlib.Path | None
   config: Record | None
-  arranged: Arranged
+  arranged: tuple[FederatedData, FederatedData]
+  places: np.ndarray
+  compiled: Callable[..., Callable[..., Any]]
+  deployed: Callable[[Any], DeployedModels]
   number: int
   record: Record
   records: Sequence[Record]
   state: Any
-  clusters: Any = None  # [M] as arranged
+  clusters: Any = None
   info: RoundInfo | None = None
   drawn: Cohort | None = None
   measured: Any = None
-  table: Callable[[Any], 'DataFrame'] | None = None
   result: Result | None = None
   reason: str = ''
   columns: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -105,39 +88,40 @@ class Event:
 
     The next round reuses their memory. Access them in every process or in none.
     """
-    return self.arranged.deployed(self.state)
+    return self.deployed(self.state)
 
   @functools.cached_property
   def assignment(self) -> np.ndarray | None:
     """[M] int32 cluster of each client, K before it has joined; None without any."""
-    return _ordered(self.clusters, self.arranged.places)
+    if self.clusters is None:
+      return None
+    return _read_only(np.asarray(self.clusters)[self.places])
 
   @functools.cached_property
   def cohort(self) -> np.ndarray:
     """[S] int positions of the clients that were drawn, in increasing order."""
     assert self.drawn is not None
-    order, ids = np.argsort(self.arranged.places), np.asarray(self.drawn.ids)
-    places = np.sort(order[ids[ids < len(order)]])
-    places.setflags(write=False)
-    return places
+    order, ids = np.argsort(self.places), np.asarray(self.drawn.ids)
+    return _read_only(np.sort(order[ids[ids < len(order)]]))
 
   @functools.cached_property
   def clients(self) -> 'DataFrame | None':
     """Metrics of each client, as in `Result`; None without an evaluation."""
-    if self.measured is None or self.table is None:
+    if self.measured is None:
       return None
-    return self.table(self.measured)
-
-  @property
-  def finetuning_failed(self) -> np.ndarray:
-    """[M] bool, True if the fine-tuned model of the client is not finite."""
-    return np.asarray(self.measured.failed)[self.arranged.places]
+    task = self.algorithm.local.model.measured_as
+    return client_table.make(self.measured, self.arranged[0], self.places, task)
 
   @property
   def summary(self) -> Record:
     """The content of `summary.json`, in `on_end`. Add entries as to `record`."""
     assert self.result is not None
     return self.result.summary
+
+
+def _read_only(x: np.ndarray) -> np.ndarray:
+  x.setflags(write=False)  # Callbacks share it.
+  return x
 
 
 class Callback:
@@ -171,41 +155,31 @@ class Callback:
     """Called last; `error` is the exception that ended the run, or None."""
 
 
-class Patience(Callback):
-  """Ends a run after some `rounds` in which no client moved and Eq. 6 did not change.
+def check_callbacks(callbacks: Sequence[Callback]) -> None:
+  """Raises `UserError` on other objects, and on unknown methods `on_...`."""
+  for callback in callbacks:
+    kind = type(callback).__name__
+    check(isinstance(callback, Callback), f'callbacks: {kind} is no fesem_jax.Callback')
+    names = set(dir(callback)) - set(dir(Callback))
+    unknown = sorted(name for name in names if name.startswith('on_'))
+    check(not unknown, f'callbacks: {kind} has unknown methods {unknown}')
 
-  Eq. 6 counts if the method measures it, and may change by less than 0.1 %. Methods
-  without clusters are refused. The reason of the end is 'patience'.
+
+def call(
+  callbacks: Sequence[Callback], method: str, event: Event, record: Record
+) -> str | None:
+  """Calls a method of all callbacks, which may add entries to a record.
+
+  Returns the first reason to stop, decided by the first process.
   """
-
-  @checked
-  def __init__(self, rounds: Count):
-    self.rounds = rounds
-
-
-class Progress(Callback):
-  """Shows or hides the progress of a run, which is shown by default."""
-
-  def __init__(self, shown: bool):
-    self.shown = shown
-
-
-class Unseen(Callback):
-  """Measures clients that take no part in a run, after its last round, as `unseen`.
-
-  They choose a model by their training losses. Splits are as the second pair of
-  `data.hold_out_clients`. Methods with personal models or layers have no such metrics.
-  """
-
-  def __init__(self, train: FederatedData, test: FederatedData):
-    self.splits = train, test
-
-
-class Drift(Callback):
-  """Changes the data of a run at the beginning of some rounds.
-
-  `phases` are as those of `data.load_phases` but the first; only values may differ.
-  """
-
-  def __init__(self, phases: Sequence[Phase]):
-    self.phases = tuple(phases)
+  stops = []
+  for callback in callbacks:
+    before = dict(record)
+    stops.append(getattr(callback, method)(event))
+    added = {k: x for k, x in record.items() if k not in before or before[k] is not x}
+    kind, taken = type(callback).__name__, _RESERVED & (added.keys() - before.keys())
+    check(not taken, f'{kind}: adds {sorted(taken)} to a record; choose another name')
+    text = json.dumps(added, default=lambda x: x.tolist())
+    record.update(json.loads(text, parse_constant=lambda _: None))  # NaN is None.
+  reason = next((stop.reason for stop in stops if stop is not None), None)
+  return processes.from_first(lambda: reason) if callbacks else reason

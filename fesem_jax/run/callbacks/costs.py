@@ -33,7 +33,7 @@ class Costs(Callback):
 
   def on_start(self, event: Event) -> None:
     """Draws the clients' speeds."""
-    train, local = event.arranged.train, event.algorithm.local
+    train, local = event.arranged[0], event.algorithm.local
     self._real = len(train.info.names)
     self._traffic = traffic.as_sent(
       event.algorithm.traffic or traffic.one_model(local), local.sends

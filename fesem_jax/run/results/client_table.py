@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fesem_jax.evaluation.evaluate import Totals, client_metrics
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data.attacks import honest
+from fesem_jax.evaluation.evaluate import client_metrics
 from fesem_jax.evaluation.fairness import fairness
 from fesem_jax.tasks import Metric, Task
 from fesem_jax.utils.atomic_files import replacing
@@ -27,35 +29,27 @@ KINDS = ('deployed', 'finetuned')
 
 
 def make(
-  names: np.ndarray,
-  sizes: np.ndarray,
-  truth: np.ndarray | None,
-  assignment: np.ndarray | None,
-  deployed: Totals,
-  finetuned: Totals,
-  places: np.ndarray,
-  task: Task,
-  honest: np.ndarray | None = None,
+  measured: Any, train: FederatedData, places: np.ndarray, task: Task
 ) -> 'DataFrame':
-  """The frame of [M] clients in the order of `places` in the totals."""
+  """The frame of [M] clients, whose `places` are their rows in `train` as arranged."""
   import pandas
 
-  is_number = truth is not None and np.asarray(truth).dtype.kind in 'iu'
+  names, truth, good = train.info.names, train.info.clusters, honest(train)
   columns: dict[str, Any] = {
-    'client': pandas.Series(np.asarray(names).astype(str), dtype=object),
-    'examples': np.asarray(sizes).astype(np.int64),
-    'test_examples': np.asarray(deployed.examples)[places].astype(np.int64),
+    'client': pandas.Series(np.asarray(names[places]).astype(str), dtype=object),
+    'examples': np.asarray(train.sizes())[places].astype(np.int64),
+    'test_examples': np.asarray(measured.deployed.examples)[places].astype(np.int64),
   }
   if truth is not None:
-    dtype: Any = np.int64 if is_number else object
-    columns['true_cluster'] = pandas.Series(truth, dtype=dtype)
-  if assignment is not None:
-    columns['cluster'] = np.asarray(assignment, np.int64)
-  for kind, totals in zip(KINDS, (deployed, finetuned), strict=True):
-    for name, values in client_metrics(totals, task).items():
+    dtype: Any = np.int64 if np.asarray(truth).dtype.kind in 'iu' else object
+    columns['true_cluster'] = pandas.Series(truth[places], dtype=dtype)
+  if measured.assignment is not None:
+    columns['cluster'] = np.asarray(measured.assignment[places], np.int64)
+  for kind in KINDS:
+    for name, values in client_metrics(getattr(measured, kind), task).items():
       columns[f'{kind}_{name}'] = values[places]
-  if honest is not None:
-    columns['honest'] = honest
+  if good is not None:
+    columns['honest'] = good[places]
   return pandas.DataFrame(columns)
 
 
