@@ -16,8 +16,8 @@ from fesem_jax.core import placement, sharding
 from fesem_jax.core.selection import cohort_size
 from fesem_jax.data import with_true_groups
 from fesem_jax.run import planner
-from fesem_jax.run.data_shapes import LEAF_SIZES, DataSize, data_of
 from fesem_jax.run.program_memory import collectives_by_kind
+from fesem_jax.run.runner import Splits
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import in_bytes
 from fesem_jax.utils.errors import UserError
@@ -44,31 +44,31 @@ class Planned:
   json: str = ''
 
 
-def data_size(config: dict[str, Any]) -> DataSize:
+def splits(config: dict[str, Any]) -> Splits:
   try:
     _, train, test = load_phases(config, flags.FLAGS.data_dir)[0]
   except (OSError, UserError):
     name, _ = split_call(config['dataset'])
-    if name not in LEAF_SIZES:
+    if name not in planner.LEAF:
       raise
-    size = LEAF_SIZES[name]
-    return size.scaled(config['num_clients'] or size.num_clients)
-  oracle = config['algorithm'] == 'oracle'
-  return DataSize.of(with_true_groups(train) if oracle else train, test)
+    return planner.leaf(name, config['num_clients'])
+  return with_true_groups(train) if config['algorithm'] == 'oracle' else train, test
 
 
-def planned(config: dict[str, Any], size: DataSize, mesh: Mesh) -> planner.Plan:
+def planned(config: dict[str, Any], data: Splits, mesh: Mesh) -> planner.Plan:
   machine = experiment_flags.machine()
   sharding.full_precision(list(mesh.devices.flat))
-  train = data_of(size, size.train, mesh)
+  train = data[0]
   local = build_local(config, build_model(config, train), train, machine, mesh)
-  split = machine['data_placement']
-  clients = cohort_size(config['clients_per_round'], size.num_clients)
-  everyone = not 0 < clients < size.num_clients
-  return planner.plan(
-    methods.configured(config, local), size, clients, config['finetune_epochs'],
-    data_placement=placement.chosen(split, size.bytes, mesh, everyone=everyone),
-  )  # fmt: skip
+  clients = cohort_size(config['clients_per_round'], train.num_clients)
+  placed = placement.chosen(
+    machine['data_placement'],
+    placement.bytes_of(*data),
+    mesh,
+    everyone=not 0 < clients < train.num_clients,
+  )
+  algorithm, epochs = methods.configured(config, local), config['finetune_epochs']
+  return planner.plan(algorithm, *data, clients, epochs, data_placement=placed)
 
 
 def table(plan: planner.Plan) -> str:
@@ -91,7 +91,7 @@ def main(argv: list[str]) -> None:
     jax.config.update('jax_enable_compilation_cache', False)
   sharding.setup_devices(f.num_devices if f.topology == 'local' else 0)
   config, mesh = run.chosen_configuration(), planner.mesh_of(f.topology, f.num_devices)
-  plan = planned(config, data_size(config), mesh)
+  plan = planned(config, splits(config), mesh)
   memory = sharding.memory(mesh.devices.flat[0], mesh.size)
   small = memory is None or plan.peak_bytes <= memory
   temporaries = plan.round.memory.temporaries // max(1, plan.clients_per_chunk)

@@ -11,16 +11,11 @@ from fesem_jax.utils import free_memory, processes
 from fesem_jax.utils.display import in_bytes
 from fesem_jax.utils.errors import UserError
 
-_BYTES = {
-  'pred': 1, 's8': 1, 'u8': 1, 's16': 2, 'u16': 2, 'f16': 2, 'bf16': 2, 's32': 4,
-  'u32': 4, 'f32': 4, 's64': 8, 'u64': 8, 'f64': 8,
-}  # fmt: skip
-
 _COLLECTIVE = re.compile(
   r'= (.*?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)'
   r'(?:-start)?\('
 )
-_ARRAY = re.compile(r'(\w+)\[([\d,]*)\]')
+_ARRAY = re.compile(r'\b(?:pred|[a-z]+(\d+))\[([\d,]*)\]')  # Its bits and shape.
 _REFUSED = re.compile(
   r'RESOURCE_EXHAUSTED.*?required.*?\(([\d.]+)([KMGT])\)', re.DOTALL
 )
@@ -87,9 +82,8 @@ def collectives_of(text: str) -> list[Collective]:
   collectives = []
   for shapes, kind in _COLLECTIVE.findall(text):
     sizes = [
-      _BYTES[dtype] * math.prod(int(d) for d in dims.split(',') if d)
-      for dtype, dims in _ARRAY.findall(shapes)
-      if dtype in _BYTES
+      int(bits or 8) // 8 * math.prod(int(d) for d in dims.split(',') if d)
+      for bits, dims in _ARRAY.findall(shapes)
     ]
     collectives.append(Collective(kind, sum(sizes)))
   return collectives

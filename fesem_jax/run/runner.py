@@ -173,11 +173,12 @@ class Runner:
     self._functions = Functions(*method, spec.wants_clients, spec.finetune_epochs)
     self._cohort, local = cohort, self.algorithm.local
     self._mesh = local.mesh
-    keys, numbers, *_ = self._unplaced([0], [self.arguments.first], [splits])
+    whole = NamedSharding(self._mesh, PartitionSpec())
+    keys = [jax.eval_shape(lambda: jax.random.key(0)).update(sharding=whole)] * 3
+    numbers: Any = self.arguments.values(self.arguments.first)
     if count > 1:  # As in the programs of all runs, so that `step` is traced once.
-      numbers = sharding.replicate(jax.tree.map(jnp.asarray, numbers), self._mesh)
-    inputs = sharding.replicate(keys, self._mesh), numbers, *splits
-    keys, numbers, train, _ = self._one = jax.tree.map(_shape, inputs)
+      numbers = jax.tree.map(lambda x: _shape(jnp.asarray(x), whole), numbers)
+    keys, numbers, train, _ = self._one = jax.tree.map(_shape, (keys, numbers, *splits))
     self.num_clients = train.num_clients
     state, _ = jax.eval_shape(self._functions.start, keys[0], train, numbers)
     self.shape = placed_state(self.algorithm, train, state)  # of a run
@@ -219,7 +220,7 @@ class Runner:
     return jax.vmap(function, in_axes=axes, axis_size=self.count)
 
   @functools.cached_property
-  def _calls(self) -> list[tuple[Any, ...]]:
+  def calls(self) -> list[tuple[Any, ...]]:
     """What, function, arguments and options: start, rounds and evaluation."""
     keys, numbers, *splits = self._one
     flat, form = jax.tree.flatten(tuple(splits))
@@ -261,7 +262,7 @@ class Runner:
 
   def trace(self) -> None:
     """Traces the programs, which says which numbers are their arguments."""
-    for what, function, args, options in self._calls:
+    for what, function, args, options in self.calls:
       programs.traced(what, self, function, *args, **options)
 
   @functools.cached_property
@@ -269,7 +270,7 @@ class Runner:
     """The start, the rounds and the evaluation, which are being compiled."""
     return [
       programs.compiled(what, self, function, *args, **options)
-      for what, function, args, options in self._calls
+      for what, function, args, options in self.calls
     ]
 
   def wait(self) -> None:
@@ -436,12 +437,13 @@ def axes_of(pool: Sequence[Splits]) -> tuple[int | None, ...]:
   return tuple(None if all(y is x[0] for y in x) else 0 for x in columns)
 
 
-def _shape(x: Any) -> Any:
+def _shape(x: Any, placed: Any = None) -> Any:
   """The shape of an array, which does not hold it; numbers as they are."""
   if not isinstance(x, jax.Array):
     return x
   is_weak = getattr(x, 'weak_type', False)  # Random keys do not say.
-  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding, weak_type=is_weak)
+  placed = placed or x.sharding
+  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed, weak_type=is_weak)
 
 
 def _check_deployed(used: ClientModels, count: int) -> None:

@@ -11,7 +11,6 @@ from fesem_jax import algorithms
 from fesem_jax.core import sharding
 from fesem_jax.core.arrangement import arrange
 from fesem_jax.run import planner, program_memory, programs
-from fesem_jax.run.data_shapes import DataSize
 from fesem_jax.run.program_memory import TooLarge
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -41,7 +40,7 @@ def planned():
   test = helpers.federation([2, 1, 3, 2, 2, 2, 1, 1, 2], seed=1)
   local = helpers.local(devices=2, hidden=())
   algorithm = algorithms.build('fesem', local, num_clusters=2)
-  return algorithm, (train, test), planner.plan(algorithm, DataSize.of(train, test))
+  return algorithm, (train, test), planner.plan(algorithm, train, test)
 
 
 @pytest.mark.nightly

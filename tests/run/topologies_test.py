@@ -1,5 +1,6 @@
 """Rounds compiled for TPUs that are not there: what they hold and exchange."""
 
+import dataclasses
 import functools
 import math
 import re
@@ -15,9 +16,10 @@ from benchmarks.common import (
   products_by_precision,
 )
 from fesem_jax import algorithms, models
+from fesem_jax.core.federated_data import Groups
 from fesem_jax.core.local_training import Machine, local_training
+from fesem_jax.core.placement import bytes_of
 from fesem_jax.run import planner
-from fesem_jax.run.data_shapes import DataSize, SplitSize
 from fesem_jax.run.program_memory import collectives_of
 from tests.support.methods import COMPARES, IDS, METHODS, ONE_OF_EACH_SHAPE
 
@@ -31,8 +33,12 @@ pytest.importorskip(
 
 CLIENTS, CHUNK, HIDDEN = 64, 8, 64
 SHAPE = (8, 16)  # 128 numbers: a whole tile.
-TRAIN, TEST = SplitSize(30 * CLIENTS, 40), SplitSize(5 * CLIENTS, 8)
-DATA = DataSize(CLIENTS, TRAIN, TEST, SHAPE, np.dtype('uint8'), 10, num_groups=2)
+TRAIN = planner.zeros(CLIENTS, 30 * CLIENTS, 40, SHAPE, 10)
+GROUPS = Groups(np.zeros(CLIENTS, np.int32), 2)
+DATA = (
+  dataclasses.replace(TRAIN, groups=GROUPS),
+  planner.zeros(CLIENTS, 5 * CLIENTS, 8, SHAPE, 10),
+)
 
 # A row for each shape of round, and those of FeSEM that stream and cluster anew.
 ROWS = [
@@ -43,7 +49,7 @@ ROWS = [
 
 
 def planned(
-  name, options, devices, size=DATA, hidden=HIDDEN, shared_start='auto',
+  name, options, devices, data=DATA, hidden=HIDDEN, shared_start='auto',
   precision='highest', **run,
 ):  # fmt: skip
   mesh = planner.mesh_of('v5e:2x2', devices)
@@ -56,7 +62,7 @@ def planned(
     ),
   )
   algorithm = algorithms.build(name, local, **options)
-  return planner.plan(algorithm, size, **{'parts': ('round',), **run})
+  return planner.plan(algorithm, *data, **{'parts': ('round',), **run})
 
 
 def size_of_model(hidden=HIDDEN):
@@ -131,9 +137,9 @@ def test_each_of_four_chips_holds_its_clients_data():
   result = planned('fed_avg', {}, 4, **how)
   assert result.clients_per_device == 5
   of_clients = 4 * 2 * (3 * CLIENTS + 1)  # Offsets, ids and groups: whole on each.
-  assert result.data_bytes <= DATA.bytes // 4 + of_clients + 100
+  assert result.data_bytes <= bytes_of(*DATA) // 4 + of_clients + 100
   largest = max(c.bytes for c in collectives_of(result.round.text))
-  assert largest <= size_of_model() + 100 < DATA.bytes // 4
+  assert largest <= size_of_model() + 100 < bytes_of(*DATA) // 4
 
 
 # Methods that can keep their clients' models in the host's memory; clients of a round.
@@ -148,8 +154,8 @@ MANY, WIDE = 2048, 256
 
 
 def offloaded(name, options, **how):
-  size = DATA._replace(num_clients=MANY)
-  return planned(name, options | {'client_state': 'offloaded'}, 4, size, WIDE, **how)
+  data = [planner.zeros(MANY, n * CLIENTS, m, SHAPE, 10) for n, m in ((30, 40), (5, 8))]
+  return planned(name, options | {'client_state': 'offloaded'}, 4, data, WIDE, **how)
 
 
 @functools.cache
