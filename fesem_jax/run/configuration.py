@@ -1,5 +1,6 @@
 """Configurations of runs: what a workdir and the run that continues it share."""
 
+import dataclasses
 import hashlib
 import pathlib
 import re
@@ -58,9 +59,7 @@ def identity(spec: Spec, runner: Runner, train: FederatedData) -> dict[str, Any]
   entries = default_config(spec) if spec.config is None else spec.config
   if spec.config is None or 'own_code' in spec.config:
     entries = entries | {'code': _code(spec, runner, train)}
-  pairs = [(train, test) for _, train, test in phases]
-  if spec.unseen is not None:
-    pairs.append(spec.unseen)
+  pairs = [phase[1:] for phase in phases] + [spec.unseen] * (spec.unseen is not None)
   present = [process_clients(local, split, placement.of(train)) for split, _ in pairs]
   digest = digest_of_data(
     *(split for pair in pairs for split in pair),
@@ -125,18 +124,11 @@ def digest_of_data(
   digest = hashlib.sha256()
   for split in splits:
     truth, attack = split.info.clusters, split.attack
-    for array in (
-      split.y,
-      split.offsets,
-      split.client_ids,
-      np.asarray(split.info.names).astype(str),
-      np.array([]) if truth is None else truth,
-      *([] if attack is None else [attack.bad, np.array([repr(attack.kinds)])]),
-      *([] if split.weights is None else [split.weights]),
-      *(split.server_test or ()),
-      *([] if split.groups is None else [np.asarray(split.groups.ids)]),
-    ):
-      array = np.ascontiguousarray(array)
+    names = np.asarray(split.info.names).astype(str)
+    arrays = jax.tree.leaves(dataclasses.replace(split, x=None))
+    arrays[3:3] = [names, np.array([]) if truth is None else truth]
+    arrays += [] if attack is None else [np.array([repr(attack.kinds)])]
+    for array in map(np.ascontiguousarray, arrays):
       digest.update(f'{array.dtype} {array.shape}'.encode())
       digest.update(array.view(np.uint8).data)
     kind = f'{split.x.dtype} {split.example_shape}'

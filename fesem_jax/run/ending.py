@@ -1,7 +1,6 @@
 """The steps of a run after its last round: figures, summary, files."""
 
 import dataclasses
-import time
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -24,21 +23,25 @@ if TYPE_CHECKING:
   from pandas import DataFrame  # Slow to import.
 
 
-def finish(run: Replicate, began: float, compiled: float, start: Any) -> Result:
+def finish(run: Replicate, began: np.ndarray, measure: Any, start: Any) -> Result:
   """The result of a run after its last round, written into its workdir.
 
-  `began` and `compiled` are the time and `programs.compile_seconds` of the beginning,
-  and `start` gives the first state again. Raises the error of a run that diverged.
+  `began` is `programs.clock` at the beginning, `measure` measures the last state, and
+  `start` gives the first one again. Raises the error of a run that diverged.
   """
   if run.error is not None:
     raise run.error
+  if run.measured is None:  # No round was left.
+    if (result := _read(run)) is not None:
+      return result
+    run.measure_again(measure(), run.state)
   assert run.measured is not None
   free_memory.give_back()  # That of the last evaluation.
   spec, state, train = run.spec, run.state, run.splits[0]
   counts = label_counts(run.on_host)
   picture = _portrait(run) if spec.workdir is not None and spec.make_portrait else None
-  seconds = programs.compile_seconds() - compiled, time.perf_counter() - began
-  timing = records.timing(*seconds, run.seconds, run.steps)
+  total, compiled = (programs.clock() - began).tolist()
+  timing = records.timing(compiled, total, run.seconds, run.steps)
   if run.runner.count > 1:
     timing |= {'runs_at_once': run.runner.count}
   local, used, task, others = run.algorithm.local, run.runner.deployed, run.task, None
@@ -65,7 +68,7 @@ def finish(run: Replicate, began: float, compiled: float, start: Any) -> Result:
   return _ended(run, _result(run, summary, clients, picture))
 
 
-def read_finished(run: Replicate) -> Result | None:
+def _read(run: Replicate) -> Result | None:
   """The result that the workdir of a finished run holds; None if it is not whole."""
   folder, history = run.spec.workdir, run.out.records
   files_of_run = folder and read_result(folder, history, run.spec.make_portrait)

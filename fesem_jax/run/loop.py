@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from fesem_jax.core import batching, placement
 from fesem_jax.core.arrangement import arrange, arrange_together
 from fesem_jax.data.attacks import backdoor_of
 from fesem_jax.run import programs
 from fesem_jax.run.checks import check_run
-from fesem_jax.run.ending import finish, read_finished
+from fesem_jax.run.ending import finish
 from fesem_jax.run.evaluation import Measured
 from fesem_jax.run.program_memory import TooLarge
 from fesem_jax.run.replicate import Replicate
@@ -93,7 +94,7 @@ def _measured(
   @functools.cache
   def measure() -> Any:
     with progress_lines.waiting_for('evaluating'):
-      leaves, form = jax.tree.flatten(runner.measure(states, inputs, number))
+      leaves, form = jax.tree.flatten(runner.evaluate(states, inputs, number))
       # In turn, or those of many clients would be there twice.
       moved = [processes.on_host(leaves.pop(0)) for _ in range(len(leaves))]
     return jax.tree.unflatten(form, moved)
@@ -133,7 +134,7 @@ def run_together(
   `splits` are as arranged, and `end` gets the outcome of each run once it is over.
   Raises `UserError` of a method that cannot run, or a program that is too large.
   """
-  clock, runs = (time.perf_counter(), programs.compile_seconds()), list[Replicate]()
+  clock, runs = programs.clock(), list[Replicate]()
   with contextlib.ExitStack() as opened:
     runner = runner_of(specs[0], splits[0], count, axes)
     for spec, pair in zip(specs, splits, strict=True):
@@ -145,19 +146,16 @@ def run_together(
         end(spec, e)
     for done in sorted({run.done for run in runs}):
       _run_members(runner, [run for run in runs if run.done == done], end, clock)
-      clock = time.perf_counter(), programs.compile_seconds()
+      clock = programs.clock()
 
 
 def _run_members(
   runner: Runner,
   runs: list[Replicate],
   end: Callable[[Spec, Outcome], None],
-  clock: tuple[float, float],
+  clock: np.ndarray,
 ) -> None:
-  """Carries out runs of which equally many rounds are done.
-
-  `clock` are the time and `programs.compile_seconds` of their beginning.
-  """
+  """Carries out runs of which equally many rounds are done, which began at `clock`."""
   inputs, done = _inputs(runner, runs), runs[0].done
   if done < runs[0].spec.rounds:
     runner.wait()
@@ -185,24 +183,15 @@ def _run_members(
     run_rounds(runner, runs, states, inputs, is_read)
   except Stopped as e:
     stopped = e
-  now = time.perf_counter(), programs.compile_seconds()
-  shares = [(x - before) / len(runs) for x, before in zip(now, clock, strict=True)]
+  share = (programs.clock() - clock) / len(runs)
   for place, run in enumerate(runs):
     if run.reason is None and run.error is None:
       continue
-    began = time.perf_counter() - shares[0]
-    compiled = programs.compile_seconds() - shares[1]
-    outcome: Outcome | None = None
+    measure = functools.partial(_measured(runner, states, inputs, run.done), place)
+    start = lambda p=place: runner.state(first(), p)  # noqa: E731
     try:
       with run.opened:
-        if run.error is None and run.measured is None:  # No round was left.
-          outcome = read_finished(run)
-          if outcome is None:
-            measure = _measured(runner, states, inputs, run.done)
-            run.measure_again(measure(place), run.state)
-        if outcome is None:
-          start = lambda p=place: runner.state(first(), p)  # noqa: E731
-          outcome = finish(run, began, compiled, start)
+        outcome: Outcome = finish(run, programs.clock() - share, measure, start)
     except (Diverged, UserError) as e:
       outcome = e
     end(run.spec, outcome)
@@ -271,11 +260,7 @@ def run_many(
   for (at_most, _), group in groups.items():
     shows = group[0].progress and processes.is_first()
     with progress_lines.shown(shows):
-      if at_most > 1 and (len(group) > 1 or like):
-        _run_pool(group, at_most, like, end)
-      else:
-        for spec in group:
-          _run_alone(spec, end)
+      _run_group(group, at_most, like, end)
   return [outcomes.get(id(spec)) for spec in specs]
 
 
@@ -288,24 +273,24 @@ def _with_data_of_method(spec: Spec) -> Spec:
   return dataclasses.replace(spec, train=first.train, later_phases=later)
 
 
-def _run_alone(spec: Spec, end: Callable[[Spec, Outcome], None]) -> None:
-  local = spec.algorithm.local
-  with progress_lines.waiting_for('placing the data'):
-    where = placement_of(spec)
-    train, test = arrange(local, spec.train, spec.test, data_placement=where)
-  _run_part([spec], [(train, test)], 1, (), end)
-
-
-def _run_pool(
+def _run_group(
   group: list[Spec],
   most: int,
   like: Sequence[Splits],
   end: Callable[[Spec, Outcome], None],
 ) -> None:
   """Carries out runs of one kind, R <= `most` at once."""
+  local = group[0].algorithm.local
+  if most == 1 or (len(group) == 1 and not like):
+    for spec in group:
+      with progress_lines.waiting_for('placing the data'):
+        where = placement_of(spec)
+        train, test = arrange(local, spec.train, spec.test, data_placement=where)
+      _run_part([spec], [(train, test)], 1, (), end)
+    return
   pairs = [(spec.train, spec.test) for spec in group]
   with progress_lines.waiting_for('placing the data'):
-    arranged = arrange_together(group[0].algorithm.local, pairs, like)
+    arranged = arrange_together(local, pairs, like)
   axes = axes_of(arranged)
   splits = {id(s): p for s, p in zip(group, arranged, strict=True)}
   while group:
@@ -321,8 +306,7 @@ def _run_pool(
     alike = [s for s in group if method_of(s)[1] is runner.arguments]
     group = [s for s in group if s not in alike]
     if runner.is_offloaded or (len(alike) == 1 and not like):
-      for spec in alike:
-        _run_alone(spec, end)
+      _run_group(alike, 1, (), end)
       continue
     parts = -(-len(alike) // count)
     count = count if like else -(-len(alike) // parts)
@@ -341,20 +325,17 @@ def _run_part(
   """`run_together`, of fewer runs at once if the program does not fit."""
   try:
     run_together(specs, splits, count, axes, end)
-  except (TooLarge, NotImplementedError) as e:
-    if count == 1 and isinstance(e, NotImplementedError):
+  except (UserError, NotImplementedError) as e:
+    divides = isinstance(e, (TooLarge, NotImplementedError)) and count > 1
+    if not divides and not isinstance(e, UserError):
       raise
-    if count == 1:
-      end(specs[0], e)  # type: ignore[arg-type]
-      return
     # JAX cannot map some operations.
     fewer = count // 2 if isinstance(e, TooLarge) else 1
-    for i in range(0, len(specs), fewer):
+    for i in range(0, len(specs), fewer) if divides else ():
       part = slice(i, i + fewer)
       _run_part(specs[part], splits[part], fewer, axes if fewer > 1 else (), end)
-  except UserError as e:
-    for spec in specs:
-      end(spec, e)
+    for spec in () if divides else specs:
+      end(spec, e)  # type: ignore[arg-type]
 
 
 def most_at_once(spec: Spec, asked: int = 0) -> int:
@@ -392,15 +373,12 @@ _EQUAL = (
 
 def _kind(spec: Spec) -> Any:
   """Equal for runs whose data may be put together."""
-  local, splits = spec.algorithm.local, [spec.train, spec.test]
-  options = [getattr(spec, name) for name in _EQUAL]
-  forms = [
-    (s.x.dtype, s.y.dtype, s.y.shape[1:], s.example_shape, s.num_clients, s.scale,
-     s.num_classes, s.task, s.attack and s.attack.kinds,
-     s.groups and s.groups.count, s.weights is None)
-    for s in splits
-  ]  # fmt: skip
+  local, options = spec.algorithm.local, [getattr(spec, name) for name in _EQUAL]
   # A batch must not be larger beside runs with larger clients.
-  width = batching.batch_width(local.schedule, splits[0].max_examples)
+  width = batching.batch_width(local.schedule, spec.train.max_examples)
+  forms = list[Any]()
+  for split in (spec.train, spec.test):
+    leaves, form = jax.tree.flatten(dataclasses.replace(split, max_examples=0))
+    forms += [form, *((x.dtype, x.shape[1:]) for x in leaves)]
   local_options = local.mesh, local.schedule, local.clients_per_chunk, width
   return spec.method or spec.make or spec.algorithm, *options, *forms, *local_options

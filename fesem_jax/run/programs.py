@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
+import numpy as np
 
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
@@ -136,9 +137,9 @@ def waiting(what: str) -> Iterator[None]:
   _waits.append(time.perf_counter() - began)
 
 
-def compile_seconds() -> float:
-  """Seconds that runs of this process have waited for programs so far."""
-  return sum(_waits)
+def clock() -> np.ndarray:
+  """The time, and the seconds that runs of this process have waited for programs."""
+  return np.array([time.perf_counter(), sum(_waits)])
 
 
 class Program:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -73,82 +73,6 @@ def is_stack(x: Any, data: FederatedData) -> bool:
   return x.ndim > 1 and x.shape[0] == data.num_clients
 
 
-class Functions:
-  """The functions of one run of a method, which its programs are made of.
-
-  `start` and `step` are traced once: for shapes, for identities and for programs.
-  Rounds report each of the `clients` if that is True.
-  """
-
-  def __init__(
-    self,
-    algorithm: Algorithm,
-    arguments: Arguments,
-    clients: bool = False,
-    finetune_epochs: int = 1,
-  ):
-    self._algorithm, self._arguments = algorithm, arguments
-    self._clients, self._epochs = clients, finetune_epochs
-    sends = self._algorithm.local.sends
-    self._is_noised = sends is not None and sends.server is not None
-    self.start = jax.jit(self._start, inline=True)
-    self.step = jax.jit(self._step, inline=True)
-
-  def _start(self, key: jax.Array, train: FederatedData, numbers: Any) -> Any:
-    """The first state, and the clusters that clients deploy from."""
-    state = self._arguments.bind(numbers, self._algorithm.init, key, train)
-    return state, self.clusters(state, train, numbers)
-
-  def deployed(self, state: Any, train: FederatedData, numbers: Any) -> ClientModels:
-    """The models that clients deploy."""
-    deployed = self._algorithm.deployed
-    used: ClientModels = self._arguments.bind(numbers, deployed, state, train)
-    return used
-
-  def clusters(self, state: Any, train: FederatedData, numbers: Any) -> Any:
-    """[M] int32 cluster that each client deploys from; None without clusters."""
-    return self.deployed(state, train, numbers).clusters()
-
-  def _step(
-    self,
-    state: Any,
-    train: FederatedData,
-    cohort: Cohort,
-    key: jax.Array,
-    numbers: Any,
-  ) -> Any:
-    """A round: the state, what the method reports, clusters if it reports none."""
-    algorithm = self._algorithm
-    args = state, train, cohort, key
-    state, info = self._arguments.bind(numbers, algorithm.step, *args)
-    if self._is_noised and info.clusters is not None:  # Eq. 6 would be of other models.
-      clusters = info.clusters._replace(objective=None, objective_parts=None)
-      info = info._replace(clusters=clusters)
-    updates = info.updates if algorithm.between is not None else None
-    clients = info.clients if self._clients else None
-    info = info._replace(clients=clients, updates=updates)
-    derives = info.clusters is None and algorithm.between is None
-    return state, info, self.clusters(state, train, numbers) if derives else None
-
-  def measure(
-    self,
-    state: Any,
-    train: FederatedData,
-    test: FederatedData,
-    key: jax.Array,
-    numbers: Any,
-  ) -> Any:
-    """`evaluate_clients` of what is deployed, and its clusters."""
-    local = self._algorithm.local
-
-    def measured() -> Any:
-      used = self._algorithm.deployed(state, train)
-      totals = evaluate.evaluate_clients(used, local, train, test, key, self._epochs)
-      return totals, used.clusters()
-
-    return self._arguments.bind(numbers, measured)
-
-
 class Runner:
   """The start, the rounds and the evaluation of R = `count` runs, each compiled once.
 
@@ -170,9 +94,13 @@ class Runner:
   ):
     self.algorithm, self.arguments = method
     self.count, self.most, self._axes = count, most, axes
-    self._functions = Functions(*method, spec.wants_clients, spec.finetune_epochs)
+    self._clients, self._epochs = spec.wants_clients, spec.finetune_epochs
     self._cohort, local = cohort, self.algorithm.local
-    self._mesh = local.mesh
+    self._mesh, sends = local.mesh, local.sends
+    self._is_noised = sends is not None and sends.server is not None
+    # Traced once: for shapes, for identities and for programs.
+    start, step = (jax.jit(f, inline=True) for f in (self._start, self._step))
+    self._functions = start, step, self.measure
     whole = NamedSharding(self._mesh, PartitionSpec())
     keys = [jax.eval_shape(lambda: jax.random.key(0)).update(sharding=whole)] * 3
     numbers: Any = self.arguments.values(self.arguments.first)
@@ -180,20 +108,69 @@ class Runner:
       numbers = jax.tree.map(lambda x: _shape(jnp.asarray(x), whole), numbers)
     keys, numbers, train, _ = self._one = jax.tree.map(_shape, (keys, numbers, *splits))
     self.num_clients = train.num_clients
-    state, _ = jax.eval_shape(self._functions.start, keys[0], train, numbers)
+    state, _ = jax.eval_shape(start, keys[0], train, numbers)
     self.shape = placed_state(self.algorithm, train, state)  # of a run
     self._shapes = jax.tree.map(self._of_all, self.shape)
     self._shardings = jax.tree.map(lambda s: s.sharding, self._shapes)
     # A method's objections are raised here, before anything is written.
     of_step = self.shape, train, cohort, keys[1], numbers
-    self.traced = self._functions.step.trace(*of_step)
-    self.reports = self.traced.out_info[1]  # shapes of what a round reports
-    of_state = self.shape, train, numbers
-    self.deployed = jax.eval_shape(self._functions.deployed, *of_state)
+    self.traced = step.trace(*of_step)
+    self.deployed = jax.eval_shape(self._deployed, self.shape, train, numbers)
     _check_deployed(self.deployed, train.num_clients)
-    self._once = run_once(local, spec.train, count)
-    often = run_often(local, spec.train, spec.rounds * count) if count > 1 else {}
-    self._often = often
+    self._once, self._often = run_once(local, spec.train, count), dict[str, Any]()
+    if count > 1:
+      self._often = run_often(local, spec.train, spec.rounds * count)
+
+  def _start(self, key: jax.Array, train: FederatedData, numbers: Any) -> Any:
+    """The first state of a run, and the clusters that clients deploy from."""
+    state = self.arguments.bind(numbers, self.algorithm.init, key, train)
+    return state, self._clusters(state, train, numbers)
+
+  def _deployed(self, state: Any, train: FederatedData, numbers: Any) -> ClientModels:
+    deployed = self.algorithm.deployed
+    used: ClientModels = self.arguments.bind(numbers, deployed, state, train)
+    return used
+
+  def _clusters(self, state: Any, train: FederatedData, numbers: Any) -> Any:
+    """[M] int32 cluster that each client deploys from; None without clusters."""
+    return self._deployed(state, train, numbers).clusters()
+
+  def _step(
+    self,
+    state: Any,
+    train: FederatedData,
+    cohort: Cohort,
+    key: jax.Array,
+    numbers: Any,
+  ) -> Any:
+    """A round: the state, what the method reports, clusters if it reports none."""
+    args, between = (state, train, cohort, key), self.algorithm.between
+    state, info = self.arguments.bind(numbers, self.algorithm.step, *args)
+    if self._is_noised and info.clusters is not None:  # Eq. 6 would be of other models.
+      clusters = info.clusters._replace(objective=None, objective_parts=None)
+      info = info._replace(clusters=clusters)
+    updates = None if between is None else info.updates
+    clients = info.clients if self._clients else None
+    info = info._replace(clients=clients, updates=updates)
+    derives = info.clusters is None and between is None
+    return state, info, self._clusters(state, train, numbers) if derives else None
+
+  def measure(
+    self,
+    state: Any,
+    train: FederatedData,
+    test: FederatedData,
+    key: jax.Array,
+    numbers: Any,
+  ) -> Any:
+    """`evaluate_clients` of what a run deploys, and its clusters."""
+
+    def measured() -> Any:
+      used, local = self.algorithm.deployed(state, train), self.algorithm.local
+      totals = evaluate.evaluate_clients(used, local, train, test, key, self._epochs)
+      return totals, used.clusters()
+
+    return self.arguments.bind(numbers, measured)
 
   @property
   def is_offloaded(self) -> bool:
@@ -232,11 +209,9 @@ class Runner:
       splits = jax.tree.unflatten(form, arrays_of_all)
     train, test = splits
     keys, numbers = jax.tree.map(self._of_all, (keys, numbers))
-    cohorts, functions = self._cohort, self._functions
-    start = self._over(functions.start, 0, train_axes, 0)
-    rounds: Callable[..., Any] = functions.step
-    measure: Callable[..., Any] = functions.measure
-    more: tuple[Any, ...] = ()
+    cohorts, more = self._cohort, tuple[Any, ...]()
+    start, rounds, measure = cast(list[Callable[..., Any]], self._functions)
+    start = self._over(start, 0, train_axes, 0)
     if self.count > 1:
       axis = dataclasses.replace(
         cohorts, ids=None if cohorts.everyone else 0, round=None
@@ -377,8 +352,8 @@ class Runner:
       first = dataclasses.replace(first, ids=np.array(ids))
     return self.programs[1](states, train, first, key, numbers, np.int32(count))
 
-  def measure(self, states: Any, inputs: Any, number: int) -> Any:
-    """Values of `Functions.measure` after a round, of each run."""
+  def evaluate(self, states: Any, inputs: Any, number: int) -> Any:
+    """Values of `measure` after a round, of each run."""
     (*_, key), numbers, *splits = inputs
     if self.count == 1:
       key = prng_streams.folded(key, number)
@@ -393,7 +368,7 @@ class Runner:
     form, of_train = jax.tree.structure(inputs[2:]), None
     if self.count > 1:
       of_train, _ = jax.tree.unflatten(form, self._axes)
-    find = self._over(self._functions.clusters, 0, of_train, 0)
+    find = self._over(self._clusters, 0, of_train, 0)
     args = states, train, numbers
     return programs.compiled('the clusters', self, find, *args)(*args)
 

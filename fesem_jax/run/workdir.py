@@ -1,7 +1,6 @@
 """Taking a workdir for a run: its lock, and the run that it may hold already."""
 
 import contextlib
-import errno
 import json
 import os
 import pathlib
@@ -21,49 +20,28 @@ from fesem_jax.utils.errors import WorkdirError
 def locked(folder: pathlib.Path) -> Iterator[bool]:
   """Keeps other runs out of a folder, which is made if absent, until the block ends.
 
-  The system releases the lock when the process dies. Yields False on a read-only disk,
-  or where the file system has no locks.
+  The system releases the lock when the process dies. Yields False where the file system
+  has no locks.
   """
   import fcntl  # Not on Windows, where the package is imported all the same.
 
   folder.mkdir(parents=True, exist_ok=True)
-  descriptor = _open_lock(folder / '.lock')
-  if descriptor is None:
-    yield False
-    return
-  alone = True
-  try:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError as e:
-    owner = os.pread(descriptor, 20, 0).decode(errors='replace') or 'unknown'
-    os.close(descriptor)
-    raise WorkdirError(
-      f'workdir: {folder} is in use by another run, process {owner}'
-    ) from e
-  except OSError:  # Some network file systems have no locks.
-    alone = False
-  else:
-    with contextlib.suppress(OSError):  # A read-only or a full disk.
-      os.ftruncate(descriptor, 0)
-      os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-  try:
+  flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_RDWR | os.O_CREAT
+  with open(os.open(folder / '.lock', flags, 0o666), 'rb+', buffering=0) as file:
+    alone = True
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+      owner = file.read(20).decode(errors='replace') or 'unknown'
+      raise WorkdirError(
+        f'workdir: {folder} is in use by another run, process {owner}'
+      ) from e
+    except OSError:  # Some network file systems have no locks.
+      alone = False
+    with contextlib.suppress(OSError):  # A full disk.
+      file.truncate(0)
+      file.write(str(os.getpid()).encode())
     yield alone
-  finally:
-    os.close(descriptor)
-
-
-def _open_lock(path: pathlib.Path) -> int | None:
-  """A file to lock; None on a read-only disk that has none."""
-  flags = os.O_NOFOLLOW | os.O_CLOEXEC
-  try:
-    return os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o666)
-  except OSError as e:
-    if e.errno not in (errno.EROFS, errno.EACCES):
-      raise
-  try:  # A finished run can be read there.
-    return os.open(path, flags | os.O_RDONLY)
-  except FileNotFoundError:
-    return None
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ import pytest
 from fesem_jax import algorithms
 from fesem_jax.core import hyperparameters
 from fesem_jax.core.hyperparameters import Arguments, variable
-from fesem_jax.run.runner import Functions
+from fesem_jax.run.runner import Runner
+from fesem_jax.run.spec import Spec
 from fesem_jax.server import optimizers as server_optimizers
 from tests.support import helpers
 from tests.support.nights import rest_by_night
@@ -189,18 +190,19 @@ def test_programs_of_a_method_read_every_number_that_it_declares(name, options):
   second |= {'learning_rate': 0.2, 'dropout_rate': 0.2}
   numbers_values, decisions = hyperparameters.named(first)
   arguments = Arguments(decisions)
-  functions = Functions(make(**numbers_values), arguments)
   key, cohort = jax.random.key(0), dataclasses.replace(helpers.everyone(data), round=0)
-  state = jax.eval_shape(functions.start, key, data, arguments.values(first))[0]
-  jax.eval_shape(functions.step, state, data, cohort, key, arguments.values(first))
+  algorithm = make(**numbers_values)
+  spec = Spec(algorithm=algorithm, train=data, test=data, rounds=1)
+  runner = Runner(spec, (algorithm, arguments), (data, data), cohort, (), 1, 1)
+  (_, start, *_), (_, step, *_), _ = runner.calls
   assert decisions.read == set(first)
   assert decisions.hold_for(second)
   numbers, algorithm = arguments.values(second), make(**second)
-  state, want = functions.start(key, data, numbers)[0], algorithm.init(key, data)
+  state, want = start(key, data, numbers)[0], algorithm.init(key, data)
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), state, want
   )
-  result = functions.step(state, data, cohort, key, numbers)[0]
+  result = step(state, data, cohort, key, numbers)[0]
   want, _ = jax.jit(algorithm.step)(state, data, cohort, key)
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), result, want

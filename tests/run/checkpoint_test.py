@@ -3,7 +3,6 @@
 import dataclasses
 import errno
 import itertools
-import json
 import os
 import pathlib
 import shutil
@@ -113,23 +112,6 @@ def test_two_runs_do_not_share_a_workdir(workdir):
   with pytest.raises(UserError, match='rounds'):
     go(workdir, rounds=1)
   assert go(workdir).summary['rounds'] == 3  # A run that failed holds nothing.
-
-
-def test_a_finished_run_is_read_from_a_read_only_disk(finished, workdir, monkeypatch):
-  open_ = os.open
-
-  def read_only(path, flags, *args, **kwargs):
-    if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-      raise OSError(errno.EROFS, 'Read-only file system')
-    return open_(path, flags, *args, **kwargs)
-
-  before = content(workdir)
-  monkeypatch.setattr(os, 'open', read_only)
-  assert go(workdir).summary == json.loads((finished / 'summary.json').read_text())
-  (workdir / '.lock').unlink()
-  assert go(workdir).summary['rounds'] == 3
-  del before[workdir / '.lock']
-  assert content(workdir) == before
 
 
 def test_what_killed_runs_left_is_removed(workdir):
