@@ -34,15 +34,6 @@ _FEW, _FEW_IN_ROUNDS = 2**31, 2**36
 # 65,530 memory mappings of a process for a small model on a CPU, and as many traces.
 _MOST = 96
 
-# Settings of JAX that change what a function is traced or compiled to.
-_SETTINGS = (
-  'jax_debug_infs', 'jax_debug_nans', 'jax_default_device',
-  'jax_default_matmul_precision', 'jax_default_prng_impl', 'jax_disable_jit',
-  'jax_enable_x64', 'jax_numpy_dtype_promotion', 'jax_numpy_rank_promotion',
-  'jax_random_seed_offset', 'jax_softmax_custom_jvp', 'jax_threefry_partitionable',
-  'jax_traceback_in_locations_limit', 'jax_use_shardy_partitioner',
-)  # fmt: skip
-
 
 def run_once(
   local: LocalTraining, data: FederatedData, runs: int = 1
@@ -76,18 +67,8 @@ def with_passes(level: int, many: bool = False) -> dict[str, Any]:
   """
   if jax.default_backend() != 'cpu' or _LEVEL in os.environ.get('XLA_FLAGS', ''):
     return {}
-  emitters = {_EMITTERS: False} if many and _has_emitters() else {}
+  emitters = {_EMITTERS: False} if many else {}
   return {'compiler_options': {_LEVEL: level, **emitters}}
-
-
-@functools.cache
-def _has_emitters() -> bool:
-  """True if this version of XLA has the option."""
-  try:
-    jax.jit(lambda x: x, compiler_options={_EMITTERS: False}).lower(0.0).compile()
-  except jax.errors.JaxRuntimeError:
-    return False
-  return True
 
 
 _cached: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
@@ -105,7 +86,8 @@ def once(key: Hashable, make: Callable[[], Any], *args: Any) -> Any:
   It is called again for arguments of another structure, or of other shapes, dtypes and
   shardings, under other settings of JAX, and for values that were not used for long.
   """
-  full = (key, tuple(getattr(jax.config, n, None) for n in _SETTINGS), _kinds(args))
+  settings = tuple(getattr(jax.config, name, None) for name in jax.config.values)
+  full = (key, settings, _kinds(args))
   with _lock:
     if full in _cached:
       _cached.move_to_end(full)
@@ -152,12 +134,11 @@ class Program:
   def compiled(self) -> jax.stages.Compiled:
     """The compiled function; raises `TooLarge` if it does not fit."""
     with waiting(f'compiling {self.what}'):
-      return self._compiling.result()
-
-  @property
-  def has_failed(self) -> bool:
-    """True if compiling it has ended in an error."""
-    return self._compiling.done() and self._compiling.exception() is not None
+      try:
+        return self._compiling.result()
+      except Exception:
+        clear()  # The device may have room in a later run.
+        raise
 
   def __call__(self, *args: Any) -> Any:
     """The result for arguments like those that it is compiled for."""
@@ -197,11 +178,6 @@ def compiled(
     return program
 
   program: Program = once((what, key), begin, *args)
-  if program.has_failed:  # In an earlier run; the device may have room now.
-    with _lock:
-      for full in [full for full, x in _cached.items() if x is program]:
-        del _cached[full]
-    program = once((what, key), begin, *args)
   return program
 
 

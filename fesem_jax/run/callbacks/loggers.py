@@ -12,127 +12,125 @@ from fesem_jax.run.callbacks.callback import Callback, Event
 from fesem_jax.utils import processes
 from fesem_jax.utils.ranges import check_choice
 
+Write = Callable[[int, dict[str, float]], Any]  # of a round, numbers by their path
+Opened = tuple[Write, Callable[[BaseException | None], Any]]  # and what closes it
+
 
 class Logger(Callback):
   """Writes every number of the records, by round, in the first process.
 
   A resumed run writes those of the earlier rounds again. Entries of callbacks behind it
-  in the list are missing. Subclasses open their destination in `open`.
+  in the list are missing.
 
   Args:
     write: (number of the round, numbers by path), e.g. (3, {'deployed/micro_f1': 0.9}).
+    opened: (first event) -> such a function, and one that takes the error of the run,
+      or None, after its end; called before the first round that is written.
   """
 
-  def __init__(self, write: Callable[[int, dict[str, float]], Any]):
-    self.write = write
-
-  def open(self, event: Event) -> None:
-    """Called before the first round that is written."""
+  def __init__(self, write: Write | None = None, opened: Any = None):
+    assert write is not None or opened is not None
+    self._opened = opened or (lambda event: (write, lambda error: None))
 
   def on_start(self, event: Event) -> None:
     """Keeps the run for its first round."""
-    self._start, self.is_open = event, False
+    self._start, self._functions = event, None
 
   def on_round(self, event: Event) -> None:
     """Writes the round's numbers."""
     if not processes.is_first():
       return
     records = [event.record]
-    if not self.is_open:
-      self.open(self._start)
-      self.is_open = True
+    if self._functions is None:
+      self._functions = self._opened(self._start)
       records = [*event.records, event.record]
     for record in records:
-      self.write(record['round'], dict(scalars(record)))
-
-
-class TensorBoard(Logger):
-  """Writes to `workdir/tensorboard/`, or to `tensorboard/` without a workdir."""
-
-  def __init__(self) -> None:
-    import tensorboardX  # An optional dependency.
-
-    self._new_writer = tensorboardX.SummaryWriter
-    super().__init__(self._add)
-
-  def open(self, event: Event) -> None:
-    """Opens a file, whose rounds replace those of earlier files."""
-    folder = (event.workdir or pathlib.Path()) / 'tensorboard'
-    self._writer = self._new_writer(str(folder), purge_step=0)
-
-  def _add(self, number: int, numbers: dict[str, float]) -> None:
-    for name, value in numbers.items():
-      self._writer.add_scalar(name, value, number)
-    self._writer.flush()
+      self._functions[0](record['round'], dict(scalars(record)))
 
   def close(self, error: BaseException | None) -> None:
-    """Closes the file."""
-    if self.is_open:
-      self._writer.close()
+    """Closes what was opened."""
+    if self._functions is not None:
+      self._functions[1](error)
 
 
-class WeightsAndBiases(Logger):
+def tensorboard() -> Logger:
+  """Writes to `workdir/tensorboard/`, or to `tensorboard/` without a workdir."""
+  import tensorboardX  # An optional dependency.
+
+  def opened(event: Event) -> Opened:
+    folder = (event.workdir or pathlib.Path()) / 'tensorboard'
+    # Its rounds replace those of earlier files.
+    writer = tensorboardX.SummaryWriter(str(folder), purge_step=0)
+
+    def write(number: int, numbers: dict[str, float]) -> None:
+      for name, value in numbers.items():
+        writer.add_scalar(name, value, number)
+      writer.flush()
+
+    return write, lambda error: writer.close()
+
+  return Logger(opened=opened)
+
+
+def wandb() -> Logger:
   """Writes to `workdir/wandb/`, for `wandb sync`; sends with WANDB_MODE=online."""
+  os.environ.setdefault('WANDB_MODE', 'offline')
+  os.environ.setdefault('WANDB_ERROR_REPORTING', 'false')
+  import wandb as package  # An optional dependency, and slow to import.
 
-  def __init__(self) -> None:
-    os.environ.setdefault('WANDB_MODE', 'offline')
-    os.environ.setdefault('WANDB_ERROR_REPORTING', 'false')
-    import wandb  # An optional dependency, and slow to import.
-
-    self._wandb = wandb
-    super().__init__(lambda number, numbers: self._run.log(numbers, step=number))
-
-  def open(self, event: Event) -> None:
-    """Begins a run of Weights & Biases, or resumes it."""
-    self._run = self._wandb.init(
+  def opened(event: Event) -> Opened:
+    name = secrets.token_hex(8)
+    if event.workdir is not None:
+      path = event.workdir / 'wandb_run.txt'
+      if not path.exists():
+        path.write_text(name)
+      name = path.read_text()
+    run = package.init(
       project=os.environ.get('WANDB_PROJECT', 'fesem_jax'),
-      name=_name(event.workdir),
-      id=_id(event.workdir),
+      name=_name(event),
+      id=name,
       resume='allow',
       reinit='create_new',  # Leaves other runs of the caller open.
       dir=event.workdir,
       config={'seed': event.seed} | (event.config or {}),
-      settings=self._wandb.Settings(silent=True, console='off'),
+      settings=package.Settings(silent=True, console='off'),
     )
+    write: Write = lambda number, numbers: run.log(numbers, step=number)  # noqa: E731
+    return write, lambda error: run.finish(exit_code=0 if error is None else 1)
 
-  def close(self, error: BaseException | None) -> None:
-    """Ends the run, marked as failed after an error."""
-    if self.is_open:
-      self._run.finish(exit_code=0 if error is None else 1)
+  return Logger(opened=opened)
 
 
-class MLflow(Logger):
+def mlflow() -> Logger:
   """Writes to `workdir/mlflow.db`, or to MLFLOW_TRACKING_URI if it is set."""
+  os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')
+  import mlflow as package  # An optional dependency, and slow to import.
 
-  def __init__(self) -> None:
-    os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')
-    import mlflow  # An optional dependency, and slow to import.
-
-    self._mlflow = mlflow
-    super().__init__(self._add)
-
-  def open(self, event: Event) -> None:
-    """Creates a run of MLflow."""
+  def opened(event: Event) -> Opened:
     local = f'sqlite:///{(event.workdir or pathlib.Path()).absolute()}/mlflow.db'
-    self._mlflow.set_tracking_uri(os.environ.get('MLFLOW_TRACKING_URI', local))
-    self._mlflow.set_experiment(os.environ.get('MLFLOW_EXPERIMENT_NAME', 'fesem_jax'))
-    run = self._mlflow.start_run(run_name=_name(event.workdir), nested=True)
-    self._id = run.info.run_id
+    package.set_tracking_uri(os.environ.get('MLFLOW_TRACKING_URI', local))
+    package.set_experiment(os.environ.get('MLFLOW_EXPERIMENT_NAME', 'fesem_jax'))
+    run = package.start_run(run_name=_name(event), nested=True)
     options = {'seed': event.seed} | (event.config or {})
-    self._mlflow.log_params({key: str(x)[:500] for key, x in options.items()})
+    package.log_params({key: str(x)[:500] for key, x in options.items()})
 
-  def _add(self, number: int, numbers: dict[str, float]) -> None:
-    keyed = {re.sub(r'[^\w\-./: ]', '_', name): x for name, x in numbers.items()}
-    self._mlflow.log_metrics(keyed, number, run_id=self._id)
+    def write(number: int, numbers: dict[str, float]) -> None:
+      keyed = {re.sub(r'[^\w\-./: ]', '_', name): x for name, x in numbers.items()}
+      package.log_metrics(keyed, number, run_id=run.info.run_id)
 
-  def close(self, error: BaseException | None) -> None:
-    """Ends the run, marked as failed after an error."""
-    if self.is_open:
-      self._mlflow.end_run('FAILED' if error else 'FINISHED')
+    return write, lambda error: package.end_run('FAILED' if error else 'FINISHED')
+
+  return Logger(opened=opened)
+
+
+def _name(event: Event) -> str | None:
+  """The name of a run in loggers: the last two folders of its path."""
+  folder = event.workdir
+  return None if folder is None else '/'.join(folder.absolute().parts[-2:])
 
 
 LOGGERS: Mapping[str, Callable[[], Logger]] = MappingProxyType(
-  {'tensorboard': TensorBoard, 'wandb': WeightsAndBiases, 'mlflow': MLflow}
+  {'tensorboard': tensorboard, 'wandb': wandb, 'mlflow': mlflow}
 )
 
 
@@ -153,18 +151,3 @@ def scalars(value: Any, prefix: str = '') -> Iterator[tuple[str, float]]:
       yield from scalars(inner, f'{prefix}/{i}')
   elif isinstance(value, int | float) and prefix != 'round':
     yield prefix, value
-
-
-def _name(workdir: pathlib.Path | None) -> str | None:
-  """The name of a run in loggers: the last two folders of its path."""
-  return None if workdir is None else '/'.join(workdir.absolute().parts[-2:])
-
-
-def _id(workdir: pathlib.Path | None) -> str:
-  """The id of the run of Weights & Biases of a workdir; of a new run without one."""
-  if workdir is None:
-    return secrets.token_hex(8)
-  path = workdir / 'wandb_run.txt'
-  if not path.exists():
-    path.write_text(secrets.token_hex(8))
-  return path.read_text()
