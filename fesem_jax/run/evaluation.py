@@ -94,14 +94,6 @@ def models(algorithm: Algorithm, state: Any, train: FederatedData) -> ClientMode
   return used
 
 
-def of_one_model(
-  used: ClientModels, record: dict[str, Any], task: Task
-) -> float | None:
-  """The first metric of the one model that all clients deploy, or None."""
-  one = used.personal is None and used.mixture is None and used.num_models() == 1
-  return record['deployed'][task.primary_column] if one else None
-
-
 def unseen(
   algorithm: Algorithm,
   state: Any,
