@@ -4,7 +4,6 @@ import contextlib
 import functools
 import os
 import pathlib
-import re
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -97,24 +96,16 @@ def _once(x: Any) -> Any:
 
 
 def _by_folder(state: Any) -> dict[str, Any]:
-  """Name of a folder -> array, in order; names of layers may hold any characters."""
-  named = {}
-  for i, (path, array) in enumerate(jax.tree_util.tree_leaves_with_path(state)):
-    name = jax.tree_util.keystr(path, simple=True, separator='_')
-    named[f'{i:06}_{re.sub(r"[^A-Za-z0-9_]", "_", name)[:100]}'] = array
-  return named
+  """Folder -> array; names of layers may hold any characters."""
+  return {f'{i:06}': x for i, x in enumerate(jax.tree.leaves(state))}
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
   """Keeps the log of Orbax from stderr."""
-
-  def not_orbax(record):
-    return 'orbax' not in pathlib.Path(record.pathname).parts
-
-  logger = logging.get_absl_logger()
-  logger.addFilter(not_orbax)
+  before = logging.get_verbosity()
+  logging.set_verbosity(logging.ERROR)
   try:
     yield
   finally:
-    logger.removeFilter(not_orbax)
+    logging.set_verbosity(before)

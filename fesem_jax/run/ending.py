@@ -1,12 +1,13 @@
 """The steps of a run after its last round: figures, summary, files."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from fesem_jax.core import offloading, placement, prng_streams, sharding
+from fesem_jax.core import placement, prng_streams, sharding
 from fesem_jax.data import label_counts
 from fesem_jax.evaluation import curves
 from fesem_jax.models.starting import whole_model
@@ -17,14 +18,15 @@ from fesem_jax.run.replicate import Replicate
 from fesem_jax.run.results import client_table, records
 from fesem_jax.run.results.files import read_result, write_result
 from fesem_jax.run.results.result import Result
+from fesem_jax.run.selecting import draw
 from fesem_jax.utils import free_memory
 
 
-def finish(run: Replicate, began: np.ndarray, measure: Any, start: Any) -> Result:
+def finish(run: Replicate, began: np.ndarray, measure: Callable[[], Any]) -> Result:
   """The result of a run after its last round, written into its workdir.
 
-  `began` is `programs.clock` at the beginning, `measure` measures the last state, and
-  `start` gives the first one again. Raises the error of a run that diverged.
+  `began` is `programs.clock` at the beginning, and `measure` measures the last state.
+  Raises the error of a run that diverged.
   """
   if run.error is not None:
     raise run.error
@@ -32,7 +34,7 @@ def finish(run: Replicate, began: np.ndarray, measure: Any, start: Any) -> Resul
   found = None
   if run.measured is None and spec.workdir is not None:  # No round was left.
     found = read_result(spec.workdir, history, spec.make_portrait)
-  summary, clients, picture = found or _measured(run, began, measure, start)
+  summary, clients, picture = found or _measured(run, began, measure)
   (*earlier, last), task, used = history, model.measured_as, run.runner.deployed
   since = max(p.first_round for p in spec.phases if p.first_round <= last['round'])
   every = spec.eval_every
@@ -70,7 +72,7 @@ def finish(run: Replicate, began: np.ndarray, measure: Any, start: Any) -> Resul
   return result
 
 
-def _measured(run: Replicate, began: np.ndarray, measure: Any, start: Any) -> Any:
+def _measured(run: Replicate, began: np.ndarray, measure: Callable[[], Any]) -> Any:
   """The summary, the table of clients, and what figures show of them in a workdir."""
   if run.measured is None:
     run.measure_again(measure(), run.state)
@@ -99,9 +101,11 @@ def _measured(run: Replicate, began: np.ndarray, measure: Any, start: Any) -> An
     timing=timing,
   )
   summary |= {'data_placement': placement.of(train), 'ended': run.reason}
-  is_sampled = spec.clients_per_round or spec.selection or local.dropout_rate
-  if is_sampled and personal is not None and not offloading.is_offloaded(personal):
-    summary |= evaluation.trained(run.measured, state, start(), train, task)
+  if spec.clients_per_round and spec.selection is None and personal is not None:
+    ids = [draw(spec, train, number).ids for number in range(1, run.done + 1)]
+    drawn = np.isin(np.arange(len(counts)), ids)
+    deployed = evaluation.scores_of(run.measured.deployed, drawn, task)
+    summary |= {'trained': float(drawn.mean()), 'trained_deployed': deployed}
   summary['checks'] = [*run.found, *check_after(spec, summary, run.out.records)]
   return summary, client_table.make(run.measured, train, run.places, task), picture
 

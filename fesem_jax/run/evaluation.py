@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fesem_jax.core import offloading, placement
-from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
+from fesem_jax.core import placement
+from fesem_jax.core.algorithm import Algorithm, Clusters, RoundInfo
 from fesem_jax.core.arrangement import arrange
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.attacks import honest
@@ -44,8 +44,8 @@ def record(
     kept = kept[:real]
     entries['honest'] = {
       'clients': int(kept.sum()),
-      'deployed': _scores_of(measured.deployed, kept, task),
-      'finetuned': _scores_of(measured.finetuned, kept, task),
+      'deployed': scores_of(measured.deployed, kept, task),
+      'finetuned': scores_of(measured.finetuned, kept, task),
     }
     if assignment is not None:
       truth = train.info.clusters
@@ -54,44 +54,12 @@ def record(
   return entries
 
 
-def _scores_of(
+def scores_of(
   totals: evaluate.Totals, chosen: np.ndarray, task: Task
 ) -> dict[str, float]:
   """Scores of the `chosen` clients, bool as arranged, without padding."""
   rows = jax.tree.map(lambda x: np.asarray(x)[: len(chosen)][chosen], totals)
   return evaluate.scores(rows, task)
-
-
-def trained(
-  measured: Measured, state: Any, start: Any, train: FederatedData, task: Task
-) -> dict[str, Any]:
-  """Entries of the summary on clients whose rows of a state differ from the start's.
-
-  `trained` is their share, `trained_deployed` has scores of their deployed models.
-  """
-  count, real = train.num_clients, len(train.info.names)
-  rows = [
-    ~np.isclose(new, first).reshape(count, -1).all(axis=1)
-    for new, first in zip(*map(jax.tree.leaves, (state, start)), strict=True)
-    if new.ndim > 1 and new.shape[0] == count
-  ]
-  clients = np.any([np.zeros(count, bool), *rows], axis=0)[:real]
-  return {
-    'trained': float(clients.mean()),
-    'trained_deployed': _scores_of(measured.deployed, clients, task),
-  }
-
-
-def models(algorithm: Algorithm, state: Any, train: FederatedData) -> ClientModels:
-  """The models that clients deploy, as arranged, where the state keeps them."""
-  leaves = jax.tree.leaves(state, is_leaf=offloading.is_offloaded)
-  if any(map(offloading.is_offloaded, leaves)):
-    return algorithm.deployed(state, train)  # A program would copy them.
-  args, options = (state, train), programs.with_passes(0)
-  what, deployed = 'the deployed models', algorithm.deployed
-  program = programs.compiled(what, algorithm, deployed, *args, **options)
-  used: ClientModels = program(*args)
-  return used
 
 
 def unseen(

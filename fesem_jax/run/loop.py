@@ -160,7 +160,6 @@ def _run_members(
   if done < runs[0].spec.rounds:
     runner.wait()
   started = time.perf_counter()
-  first = functools.cache(lambda: runner.start(inputs)[0])
   if done:
     saved = [
       run.checkpoints.load(done, runner.shape) for run in runs if run.checkpoints
@@ -188,10 +187,9 @@ def _run_members(
     if run.reason is None and run.error is None:
       continue
     measure = functools.partial(_measured(runner, states, inputs, run.done), place)
-    start = lambda p=place: runner.state(first(), p)  # noqa: E731
     try:
       with run.opened:
-        outcome: Outcome = finish(run, programs.clock() - share, measure, start)
+        outcome: Outcome = finish(run, programs.clock() - share, measure)
     except (Diverged, UserError) as e:
       outcome = e
     end(run.spec, outcome)

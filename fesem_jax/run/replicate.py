@@ -115,14 +115,15 @@ class Replicate:
 
   def select(self, number: int, state: Any) -> tuple[Cohort, dict[str, Any]]:
     """The clients of a round, and entries of its record on their selection."""
-    if self.spec.selection is None:
-      return draw(self.spec, self.splits[0], number), {}
     return selected(self.spec, self.algorithm, state, self.splits[0], number)
 
   def deploy(self, state: Any) -> ClientModels:
     """The models that clients deploy from a state, as arranged."""
-    models = evaluation.models(self.algorithm, state, self.splits[0])
-    return with_constants(self.algorithm.local.model, models)
+    args, deployed = (state, self.splits[0]), self.algorithm.deployed
+    if not self.runner.is_offloaded:  # A program would copy the models.
+      what, options = 'the deployed models', programs.with_passes(0)
+      deployed = programs.compiled(what, self.algorithm, deployed, *args, **options)
+    return with_constants(self.algorithm.local.model, deployed(*args))
 
   def deployed(self, state: Any) -> DeployedModels:
     """The same on the host, by the names of clients."""

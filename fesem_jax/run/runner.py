@@ -107,7 +107,9 @@ class Runner:
     if count > 1:  # As in the programs of all runs, so that `step` is traced once.
       numbers = jax.tree.map(lambda x: _shape(jnp.asarray(x), whole), numbers)
     keys, numbers, train, _ = self._one = jax.tree.map(_shape, (keys, numbers, *splits))
-    self.num_clients = train.num_clients
+    self._split_axes: Any = None, None
+    if count > 1:
+      self._split_axes = jax.tree.structure(splits).unflatten(axes)
     state, _ = jax.eval_shape(start, keys[0], train, numbers)
     self.shape = placed_state(self.algorithm, train, state)  # of a run
     self._shapes = jax.tree.map(self._of_all, self.shape)
@@ -200,15 +202,12 @@ class Runner:
   def calls(self) -> list[tuple[Any, ...]]:
     """What, function, arguments and options: start, rounds and evaluation."""
     keys, numbers, *splits = self._one
-    flat, form = jax.tree.flatten(tuple(splits))
-    train_axes = test_axes = None
-    if self.count > 1:
-      train_axes, test_axes = jax.tree.unflatten(form, self._axes)
-      arrays = zip(flat, self._axes, strict=True)
-      arrays_of_all = [x if a is None else self._of_all(x) for x, a in arrays]
-      splits = jax.tree.unflatten(form, arrays_of_all)
-    train, test = splits
     keys, numbers = jax.tree.map(self._of_all, (keys, numbers))
+    if self.count > 1:
+      flat, form = jax.tree.flatten(splits)
+      arrays = zip(flat, self._axes, strict=True)
+      splits = form.unflatten([x if a is None else self._of_all(x) for x, a in arrays])
+    (train, test), (train_axes, test_axes) = splits, self._split_axes
     cohorts, more = self._cohort, tuple[Any, ...]()
     start, rounds, measure = cast(list[Callable[..., Any]], self._functions)
     start = self._over(start, 0, train_axes, 0)
@@ -293,20 +292,14 @@ class Runner:
   ) -> Any:
     """Keys, numbers, training and test splits of R runs, on the devices."""
     self.trace()
-    keys, numbers, *splits = self._unplaced(seeds, values, data)
-    if self.count == 1:
-      return sharding.replicate(keys, self._mesh), numbers, *splits
-    return *sharding.replicate((keys, numbers), self._mesh), *splits
-
-  def _unplaced(self, seeds: Any, values: Any, data: Any) -> Any:
     streams = prng_streams.INIT, prng_streams.ROUNDS, prng_streams.FINETUNE
     keys = [
       [prng_streams.folded(jax.random.key(seed), stream) for stream in streams]
       for seed in seeds
     ]
     numbers = [self.arguments.values(x) for x in values]
-    if len(seeds) == 1:
-      return keys[0], numbers[0], *data[0]
+    if self.count == 1:
+      return sharding.replicate(keys[0], self._mesh), numbers[0], *data[0]
 
     def stack(*x: Any) -> jax.Array:
       return jnp.stack(list(map(jnp.asarray, x)))
@@ -315,7 +308,7 @@ class Runner:
     columns = zip(zip(*flat, strict=True), self._axes, strict=True)
     arrays = [x[0] if axis is None else stack(*x) for x, axis in columns]
     stacks = [jax.tree.map(stack, *x) for x in (keys, numbers)]
-    return *stacks, *jax.tree.unflatten(forms[0], arrays)
+    return *sharding.replicate(stacks, self._mesh), *forms[0].unflatten(arrays)
 
   def start(self, inputs: Any) -> Any:
     """The first states of runs, and clusters that their clients deploy from."""
@@ -365,10 +358,7 @@ class Runner:
     if not self.deployed.has_clusters():
       return None
     _, numbers, train, _ = inputs
-    form, of_train = jax.tree.structure(inputs[2:]), None
-    if self.count > 1:
-      of_train, _ = jax.tree.unflatten(form, self._axes)
-    find = self._over(self._clusters, 0, of_train, 0)
+    find = self._over(self._clusters, 0, self._split_axes[0], 0)
     args = states, train, numbers
     return programs.compiled('the clusters', self, find, *args)(*args)
 

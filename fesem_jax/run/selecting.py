@@ -9,7 +9,7 @@ from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.arrangement import draw_cohort, selected_cohort
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.selection import Clients, Selection
+from fesem_jax.core.selection import Clients
 from fesem_jax.core.types import Cohort
 from fesem_jax.evaluation.evaluate import mean_losses
 from fesem_jax.run import programs
@@ -25,9 +25,9 @@ def selected(
   number: int,
 ) -> tuple[Cohort, dict[str, Any]]:
   """The clients of a round `number`, from 1, and entries of its record on them."""
-  selection = spec.selection
-  assert isinstance(selection, Selection)
-  candidates = 0
+  selection, candidates = spec.selection, 0
+  if selection is None:
+    return draw(spec, train, number), {}
   mesh, real = algorithm.local.mesh, len(train.info.names)
   in_order = np.argsort(np.asarray(train.client_ids)[:real])  # The order of the data.
 
