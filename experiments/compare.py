@@ -124,9 +124,8 @@ def main(argv: list[str]) -> None:
   build_callbacks(experiment_flags.machine())  # Raises before the first run.
   names = 'reference', 'report', 'columns', 'correct', 'caption'
   shown = {name: getattr(f, name) for name in names}
-  with locked(workdir) as alone:
-    if alone:
-      remove_left_overs(workdir)
+  with locked(workdir):
+    remove_left_overs(workdir)
     for name in map(methods.folder_of, f.redo):
       check((workdir / name).is_dir(), f'redo: {workdir} has no {name!r}')
       for folder in (workdir / name, workdir / 'tune' / name):

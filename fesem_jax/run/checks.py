@@ -1,8 +1,5 @@
 """Checks of what a run is asked for, and the rules of `checks` on runs."""
 
-from typing import Any
-
-import jax
 import numpy as np
 
 from fesem_jax.checks import local as _local  # noqa: F401 - registers its rules.
@@ -13,7 +10,6 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort
 from fesem_jax.data.splits import check_phases
 from fesem_jax.evaluation import evaluate
 from fesem_jax.models.model_checks import trace_local
@@ -23,7 +19,6 @@ from fesem_jax.run.callbacks.callback import check_callbacks
 from fesem_jax.run.results.records import Record
 from fesem_jax.run.runner import Runner
 from fesem_jax.run.spec import Spec
-from fesem_jax.training.cohort import calls_noted
 from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import check
 
@@ -33,7 +28,10 @@ def check_run(spec: Spec) -> None:
   algorithm, train = spec.algorithm, spec.train
   right = isinstance(algorithm, Algorithm)
   check(right, f'algorithm: must be an Algorithm; got {type(algorithm).__name__}')
-  check_arguments(spec)
+  ranges.check_arguments(Spec, vars(spec))
+  drawn, count = spec.clients_per_round, train.num_clients
+  check(drawn <= count, f'clients_per_round: {drawn} is more than the {count} clients')
+  check_splits(train, spec.test)
   check_callbacks(spec.callbacks)
   local = algorithm.local
   ranges.check_arguments(LocalTraining, local._asdict())
@@ -44,14 +42,6 @@ def check_run(spec: Spec) -> None:
   evaluate.check_metrics(local.model)
   if spec.unseen is not None:
     check_splits(*spec.unseen)
-
-
-def check_arguments(spec: Spec) -> None:
-  """Raises `UserError` on numbers out of range, or data that do not fit them."""
-  ranges.check_arguments(Spec, vars(spec))
-  drawn, count = spec.clients_per_round, spec.train.num_clients
-  check(drawn <= count, f'clients_per_round: {drawn} is more than the {count} clients')
-  check_splits(spec.train, spec.test)
 
 
 def check_splits(train: FederatedData, test: FederatedData) -> None:
@@ -72,10 +62,8 @@ def check_splits(train: FederatedData, test: FederatedData) -> None:
   check(not len(empty), f'train: client {"".join(names)} has no examples; leave it out')
 
 
-def check_before(
-  spec: Spec, runner: Runner, train: FederatedData, cohort: Cohort
-) -> list[str]:
-  """Texts of the rules on a run before it begins; `train` is as arranged."""
+def check_before(spec: Spec, runner: Runner) -> list[str]:
+  """Texts of the rules on a run before it begins."""
   algorithm = spec.algorithm
   local, ignore = algorithm.local, tuple(spec.ignore_checks)
   data, is_own = Data(spec.train, spec.test), algorithm.made_by is None
@@ -86,7 +74,6 @@ def check_before(
     ('rules', *functions, local.keep_optimizer_state, spec.train.example_shape, ignore),
     lambda: find(Local(local, spec.train), ignore),
   )
-  trains = is_noised and is_own
   request = Request(
     runner.algorithm,
     data,
@@ -94,7 +81,7 @@ def check_before(
     spec.patience,
     spec.patience > 0 and runner.deployed.has_clusters(),
     [x.validation for x in spec.callbacks if isinstance(x, BestRound)],
-    _trainings(spec, runner.shape, train, cohort) if trains else None,
+    runner.trainings if is_noised and is_own else None,
   )
   return texts + find(request, ignore)
 
@@ -102,11 +89,3 @@ def check_before(
 def check_after(spec: Spec, summary: Record, history: list[Record]) -> list[str]:
   """Texts of the rules on a finished run."""
   return find(Outcome(summary, history, spec.test), spec.ignore_checks)
-
-
-def _trainings(spec: Spec, state: Any, train: Any, cohort: Cohort) -> int:
-  """How often a round trains its clients."""
-  algorithm, args = spec.algorithm, (state, train, cohort, jax.random.key(0))
-  with calls_noted() as calls:
-    jax.eval_shape(lambda *x: algorithm.step(*x), *args)  # New, so that JAX traces it.
-  return len(calls)

@@ -174,15 +174,16 @@ def check_same(
     )
 
 
-def _flat(config: dict[str, Any], prefix: str = '') -> dict[str, Any]:
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
   """Values by their names, as method.num_clusters; without those of `FREE`."""
-  values = {'data_placement': 'replicated'} if not prefix else {}
-  for name, x in config.items():
-    if isinstance(x, dict) and name not in FREE:
-      values |= _flat(x, f'{prefix}{name}.')
-    elif name not in FREE:
-      values[f'{prefix}{name}'] = x
-  return values
+  leaves = jax.tree_util.tree_leaves_with_path(
+    {'data_placement': 'replicated'} | config, lambda x: not isinstance(x, dict)
+  )
+  return {
+    jax.tree_util.keystr(path, simple=True, separator='.'): x
+    for path, x in leaves
+    if not FREE & {key.key for key in path}
+  }
 
 
 def _both(name: str, old: dict[str, Any], new: dict[str, Any]) -> str:

@@ -40,8 +40,7 @@ def principal_components(gram: np.ndarray, components: int) -> np.ndarray:
 def sketch(key: jax.Array, stack: Params, origin: Params) -> jax.Array:
   """[C, min(P, 16381)] float32: models less an origin, in few numbers.
 
-  Of larger models, every 16,381st parameter is added up with random signs, which keeps
-  inner products on average, and distances within a few percent.
+  Random signs keep inner products on average, and distances within a few percent.
   """
   shifted = jax.tree.leaves(jax.tree.map(jnp.subtract, stack, origin))
   flat = jnp.concatenate([x.reshape(x.shape[0], -1) for x in shifted], axis=1)
@@ -59,16 +58,10 @@ def draw(
   key: jax.Array,
   places: np.ndarray,
 ) -> dict[str, np.ndarray]:
-  """Describes the clients of a run by their local models.
+  """Principal components of local models, and what is known of the clients.
 
   Up to 400 clients train once more from the model they deploy, as in a round but
-  without noise, compression or lies of bad clients. `places` [M] are the positions of
-  the clients as arranged.
-
-  Returns arrays by name: `names` [M], `truth` [M] or [0], `assignment` [M] or [0],
-  `sampled` [S] positions, principal components of their models as `coordinates` [S,
-  <=50], `variance` [<=50], the share of each component, and, if they have names,
-  `truth_names` [G] and `class_names` [L].
+  without noise, compression or lies of bad clients. `sampled` are their positions.
   """
   count, train = len(train.info.names), dataclasses.replace(train, attack=None)
   local = algorithm.local._replace(dropout_rate=0.0, sends=None)
@@ -130,15 +123,9 @@ def draw(
 def confused(
   models: DeployedModels, test: FederatedData, places: np.ndarray
 ) -> dict[str, np.ndarray]:
-  """`confusion` [K, L, L] int32 of the clients of each cluster, on the test split.
-
-  Rows are true classes. Nothing for other tasks, more than 100 classes, personal models
-  or mixtures.
-  """
-  classes = test.num_classes
-  if models.task is not CLASSIFICATION or classes > _MAX_CLASSES:
-    return {}
-  if models.personal or models.mixture is not None:
+  """`confusion` [K, L, L] int32 of the clients of each cluster, rows true classes."""
+  classes, own = test.num_classes, models.personal or models.mixture is not None
+  if own or models.task is not CLASSIFICATION or classes > _MAX_CLASSES:
     return {}
   choice = np.zeros(len(places), int) if models.choice is None else models.choice
   on_host = jax.tree.map(processes.on_host, test)
@@ -157,10 +144,9 @@ def confused(
 def sheets(
   picture: dict[str, np.ndarray], train: FederatedData
 ) -> dict[str, np.ndarray]:
-  """Images of the clients nearest to the mean of their cluster, of a `draw`.
+  """Images of the clients nearest to the mean of their cluster, by label.
 
-  Returns `sheet_images` [K, 6, 12, H, W, ...], of all labels in order, and
-  `sheet_clients` [K, 6] positions in `train`, -1 where a cluster has fewer.
+  `sheet_clients` [K, 6] are -1 where a cluster has fewer.
   """
   sampled, coordinates = picture['sampled'], picture['coordinates']
   if not len(picture['assignment']) or len(train.example_shape) not in (2, 3):

@@ -205,13 +205,12 @@ def runner_of(
   most = 1 if count == 1 or reads_states(spec) else min(spec.rounds, _MOST_ROUNDS)
   options = count, most, tuple(axes), spec.wants_clients, spec.finetune_epochs
   with programs.waiting('checking the method on the data'):
-    runner: Runner = programs.once(
+    return programs.once(
       ('runner', method[1], *options),
       lambda: Runner(spec, method, splits, cohort, axes, count, most),
       *splits,
       cohort,
     )
-  return runner
 
 
 def reads_states(spec: Spec) -> bool:

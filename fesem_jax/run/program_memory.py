@@ -19,11 +19,6 @@ _ARRAY = re.compile(r'\b(?:pred|[a-z]+(\d+))\[([\d,]*)\]')  # Its bits and shape
 _REFUSED = re.compile(
   r'RESOURCE_EXHAUSTED.*?required.*?\(([\d.]+)([KMGT])\)', re.DOTALL
 )
-_REMEDIES = (
-  'Lower `clients_per_chunk` (for the start of FeSEM, `init_clients`), keep the '
-  "clients' models in the host's memory (`client_state=offloaded`) or not at all "
-  '(`client_state=streamed`), or split the data (`data_placement=sharded`).'
-)
 
 
 class ProgramMemory(NamedTuple):
@@ -45,11 +40,9 @@ class TooLarge(UserError):  # noqa: N818 - what a program is.
   """A program that takes more memory, `memory`, than a device has."""
 
   def __init__(self, what: str, memory: ProgramMemory, available: int | None):
-    has = '' if available is None else f'; it has {in_bytes(available)}'
-    super().__init__(
-      f'{what[0].upper()}{what[1:]} needs {in_bytes(memory.peak)} of each '
-      f'device{has}. {_REMEDIES}'
-    )
+    peak, has = in_bytes(memory.peak), in_bytes(available) if available else 'less'
+    remedy = 'lower clients_per_chunk or set client_state=streamed'
+    super().__init__(f'{what}: needs {peak} of a device with {has}; {remedy}')
     self.memory = memory
 
 
@@ -63,18 +56,14 @@ class Collective(NamedTuple):
 def memory_of(compiled: jax.stages.Compiled) -> ProgramMemory:
   """The memory of a compiled program, by its compiler's count."""
   stats: Any = compiled.memory_analysis()
-  return ProgramMemory(
-    int(stats.argument_size_in_bytes),
-    int(stats.output_size_in_bytes),
-    int(stats.alias_size_in_bytes),
-    int(stats.temp_size_in_bytes),
-    on_host=int(
-      stats.host_argument_size_in_bytes
-      + stats.host_output_size_in_bytes
-      - stats.host_alias_size_in_bytes
-      + stats.host_temp_size_in_bytes
-    ),
-  )
+
+  def sizes(where: str) -> list[int]:
+    kinds = 'argument', 'output', 'alias', 'temp'
+    return [int(getattr(stats, f'{where}{kind}_size_in_bytes')) for kind in kinds]
+
+  arguments, outputs, aliased, temporaries = sizes('host_')
+  on_host = arguments + outputs - aliased + temporaries
+  return ProgramMemory(*sizes(''), on_host=on_host)
 
 
 def collectives_of(text: str) -> list[Collective]:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -71,6 +71,7 @@ def with_passes(level: int, many: bool = False) -> dict[str, Any]:
   return {'compiler_options': {_LEVEL: level, **emitters}}
 
 
+_T = TypeVar('_T')
 _cached: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
 _lock = threading.Lock()
 
@@ -80,7 +81,7 @@ def _threads() -> ThreadPoolExecutor:
   return ThreadPoolExecutor(_AT_ONCE)
 
 
-def once(key: Hashable, make: Callable[[], Any], *args: Any) -> Any:
+def once(key: Hashable, make: Callable[[], _T], *args: Any) -> _T:
   """The value that `make` returned when it was first called for a key and arguments.
 
   It is called again for arguments of another structure, or of other shapes, dtypes and
@@ -91,7 +92,8 @@ def once(key: Hashable, make: Callable[[], Any], *args: Any) -> Any:
   with _lock:
     if full in _cached:
       _cached.move_to_end(full)
-      return _cached[full]
+      value: _T = _cached[full]
+      return value
   value = make()
   with _lock:
     _cached[full] = value
@@ -154,8 +156,7 @@ def traced(
     with waiting(f'tracing {what}'):
       return jax.jit(fn, **options).trace(*args)
 
-  found: jax.stages.Traced = once(('traced', what, key), trace, *args)
-  return found
+  return once(('traced', what, key), trace, *args)
 
 
 def compiled(
@@ -177,8 +178,7 @@ def compiled(
       _ = program.compiled
     return program
 
-  program: Program = once((what, key), begin, *args)
-  return program
+  return once((what, key), begin, *args)
 
 
 def _kinds(args: tuple[Any, ...]) -> Hashable:

@@ -23,14 +23,12 @@ from fesem_jax.run.evaluation import Measured
 from fesem_jax.run.results import files, records
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples, fetched
 from fesem_jax.run.runner import Runner, Splits, with_memory
-from fesem_jax.run.selecting import draw, selected
+from fesem_jax.run.selecting import selected
 from fesem_jax.run.spec import Spec
 from fesem_jax.run.workdir import claim_workdir
 from fesem_jax.utils import processes, progress_lines
 from fesem_jax.utils.errors import Diverged, WorkdirError
 from fesem_jax.utils.interrupts import Stopped
-
-FINISHED = 'finished'  # The reason of a run that has done all its rounds.
 
 
 class Replicate:
@@ -65,15 +63,14 @@ class Replicate:
     self.measured: Measured | None = None
     self.state: Any = None
     self.seconds, self.steps = list[float](), 0
-    self.found = check_before(spec, runner, splits[0], draw(spec, splits[0], 1))
+    self.found = check_before(spec, runner)
     self.checkpoints = None
     if spec.workdir is not None:
       with progress_lines.waiting_for('a digest of the data'):
         entries = identity(spec, runner, splits[0])
       claimed = claim_workdir(spec.workdir, entries, spec.resume)
       self.checkpoints = opened.enter_context(claimed)
-    latest = self.checkpoints.latest_round() if self.checkpoints else None
-    self.done = latest or 0
+    self.done = (self.checkpoints and self.checkpoints.latest_round()) or 0
     if self.done > spec.rounds:
       message = f'rounds: the workdir holds {self.done}, more than {spec.rounds}'
       raise WorkdirError(message)
@@ -160,11 +157,15 @@ class Replicate:
     event, end = self.event(state=state, **now), record.get('stopped')
     reasons = []
     for callback in self.callbacks:
-      self.opened.push(_closing(callback))
+
+      def close(kind: Any, error: Any, trace: Any, callback: Any = callback) -> None:
+        callback.close(error)
+
+      self.opened.push(close)
       reasons.append(call([callback], 'on_start', event, {}))
     self.reason = next(filter(None, reasons), None)
     if self.done == self.spec.rounds:
-      self.reason = FINISHED
+      self.reason = 'finished'
     elif end and end['rounds'] >= self.spec.rounds:  # More rounds continue it.
       self.reason = end['reason']
     elif self.reason is None and records.settled(history, self.spec.patience):
@@ -206,7 +207,7 @@ class Replicate:
     settled = records.settled([*self.out.records, record], spec.patience)
     self.reason = 'patience' if settled else None
     if self.done == spec.rounds:
-      self.reason = FINISHED
+      self.reason = 'finished'
     assignment = None if info.clusters is None else self._clusters
     now = {'record': record, 'info': info, 'drawn': cohort, 'clusters': assignment}
     now['state'] = state() if is_read else None
@@ -263,12 +264,3 @@ class Replicate:
     saved = self.checkpoints and self.checkpoints.latest_round()
     checkpoint = f' The checkpoint of round {saved} is kept.' if saved else ''
     raise Diverged(f'Round {self.done}: {what}; lower `learning_rate`.{checkpoint}')
-
-
-def _closing(callback: Callback) -> Callable[..., None]:
-  """The exit of a context that closes a callback with the error that ended it."""
-
-  def close(kind: Any, error: BaseException | None, trace: Any) -> None:
-    callback.close(error)
-
-  return close

@@ -24,6 +24,7 @@ from fesem_jax.evaluation import evaluate
 from fesem_jax.run import programs
 from fesem_jax.run.programs import Program, run_often, run_once, with_passes
 from fesem_jax.run.spec import Spec
+from fesem_jax.training.cohort import calls_noted
 from fesem_jax.utils.errors import check
 
 Splits = tuple[FederatedData, FederatedData]
@@ -35,19 +36,16 @@ def with_memory(algorithm: Algorithm) -> Algorithm:
   """The method with what its clients keep from round to round beside its state."""
   if not kept_parts(algorithm.local):
     return algorithm
-  wrapped: Algorithm = programs.once(
-    ('with memory', algorithm), lambda: with_client_memory(algorithm)
-  )
-  return wrapped
+  key = 'with memory', algorithm
+  return programs.once(key, lambda: with_client_memory(algorithm))
 
 
 def method_of(spec: Spec) -> Method:
   """The method of a run; runs whose values are arguments of programs share it."""
   if spec.make is None or not spec.values:
     algorithm = with_memory(spec.algorithm)
-    arguments: Arguments = programs.once(('arguments', algorithm), Arguments)
-    return algorithm, arguments
-  methods: list[Method] = programs.once(('methods', spec.method or spec.make), list)
+    return algorithm, programs.once(('arguments', algorithm), Arguments)
+  methods = programs.once(('methods', spec.method or spec.make), list[Method])
   for method in methods:
     decisions = method[1].decisions
     if decisions is not None and decisions.hold_for(spec.values):
@@ -116,7 +114,9 @@ class Runner:
     self._shardings = jax.tree.map(lambda s: s.sharding, self._shapes)
     # A method's objections are raised here, before anything is written.
     of_step = self.shape, train, cohort, keys[1], numbers
-    self.traced = step.trace(*of_step)
+    with calls_noted() as calls:
+      self.traced = step.trace(*of_step)
+    self.trainings = len(calls)  # of a client in a round
     self.deployed = jax.eval_shape(self._deployed, self.shape, train, numbers)
     _check_deployed(self.deployed, train.num_clients)
     self._once, self._often = run_once(local, spec.train, count), dict[str, Any]()
@@ -184,12 +184,8 @@ class Runner:
     """The shape of an array of R runs, from that of one."""
     if self.count == 1:
       return s
-    if not isinstance(s, jax.ShapeDtypeStruct):  # A number.
-      s = _shape(jnp.asarray(s))
-    placed = getattr(s, 'sharding', None)
-    spec = PartitionSpec(None, *getattr(placed, 'spec', ()))
-    placed = NamedSharding(self._mesh, spec)
-    shape = self.count, *s.shape
+    spec, shape = getattr(s.sharding, 'spec', ()), (self.count, *s.shape)
+    placed = NamedSharding(self._mesh, PartitionSpec(None, *spec))
     return jax.ShapeDtypeStruct(shape, s.dtype, sharding=placed, weak_type=s.weak_type)
 
   def _over(self, function: Callable[..., Any], *axes: Any) -> Callable[..., Any]:
@@ -334,10 +330,8 @@ class Runner:
       state, info, clusters = self.programs[1](states, train, first, key, numbers)
       if (between := self.algorithm.between) is not None:
         state, info = between(state, info)
-        state, info = (
-          sharding.place(state, self._shardings),
-          info._replace(updates=None),
-        )
+        state = sharding.place(state, self._shardings)
+        info = info._replace(updates=None)
         clusters = None if info.clusters else self.clusters(state, inputs)
       return state, info, clusters
     if not first.everyone:

@@ -81,17 +81,11 @@ class Spec:
     return any(callback.wants_clients for callback in self.callbacks)
 
   @property
-  def cohort_size(self) -> int:
-    """The most clients of a round."""
-    everyone = len(self.train.info.names)
-    return min(self.clients_per_round or everyone, everyone)
-
-  @property
   def sampling_rate(self) -> float:
     """The share of the clients that a round draws at random."""
-    if self.selection is not None:  # Not at random, as amplification asks.
-      return 1.0
-    return self.cohort_size / len(self.train.info.names)
+    # Selected ones are not drawn at random, as amplification asks.
+    count = 0 if self.selection is not None else self.clients_per_round
+    return min(1.0, count / len(self.train.info.names)) or 1.0
 
 
 def spec_of(

@@ -17,31 +17,26 @@ from fesem_jax.utils.errors import WorkdirError
 
 
 @contextlib.contextmanager
-def locked(folder: pathlib.Path) -> Iterator[bool]:
+def locked(folder: pathlib.Path) -> Iterator[None]:
   """Keeps other runs out of a folder, which is made if absent, until the block ends.
 
-  The system releases the lock when the process dies. Yields False where the file system
-  has no locks.
+  The system releases the lock when the process dies.
   """
   import fcntl  # Not on Windows, where the package is imported all the same.
 
   folder.mkdir(parents=True, exist_ok=True)
   flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_RDWR | os.O_CREAT
   with open(os.open(folder / '.lock', flags, 0o666), 'rb+', buffering=0) as file:
-    alone = True
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as e:
-      owner = file.read(20).decode(errors='replace') or 'unknown'
-      raise WorkdirError(
-        f'workdir: {folder} is in use by another run, process {owner}'
-      ) from e
-    except OSError:  # Some network file systems have no locks.
-      alone = False
-    with contextlib.suppress(OSError):  # A full disk.
+    with contextlib.suppress(OSError):  # No locks there, or a full disk.
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError as e:
+        owner = file.read(20).decode(errors='replace') or 'unknown'
+        message = f'workdir: {folder} is in use by another run, process {owner}'
+        raise WorkdirError(message) from e
       file.truncate(0)
       file.write(str(os.getpid()).encode())
-    yield alone
+    yield
 
 
 @contextlib.contextmanager
@@ -53,9 +48,12 @@ def claim_workdir(
   Raises `UserError` if the run of `config` may not use it.
   """
   with contextlib.ExitStack() as stack:
-    processes.from_first(
-      lambda: _claim(workdir, config, resume, stack.enter_context(locked(workdir)))
-    )
+
+    def claim() -> None:
+      stack.enter_context(locked(workdir))
+      _claim(workdir, config, resume)
+
+    processes.from_first(claim)
     if processes.any_of(not (workdir / 'config.json').exists()):
       raise processes.error_in_all(
         f'workdir: {workdir} must be one folder on a disk that all processes share'
@@ -65,9 +63,7 @@ def claim_workdir(
     yield checkpoints
 
 
-def _claim(
-  workdir: pathlib.Path, config: dict[str, Any], resume: bool, alone: bool
-) -> None:
+def _claim(workdir: pathlib.Path, config: dict[str, Any], resume: bool) -> None:
   """Checks that a run may use a workdir, and leaves its configuration there."""
   old, saved = read_object(workdir / 'config.json'), saved_rounds(workdir)
   names = 'summary.json', 'clients.csv', 'clients.npz', 'models.npz', 'metrics.jsonl'
@@ -82,8 +78,7 @@ def _claim(
     write_atomically(workdir / 'config.json', text)
   else:
     check_same(workdir, old, config)
-  if alone:
-    remove_left_overs(workdir)
+  remove_left_overs(workdir)
 
 
 def remove_left_overs(workdir: pathlib.Path) -> None:

@@ -103,12 +103,15 @@ class BestRound(Callback):
       self.models = used
       return
     models = ClientModels(used.shared, used.choice, used.personal, used.mixture)
-    if not saved_models.are_wanted(models, len(used.names), self._save_models):
-      earlier = folder / saved_models.BEST
-      processes.from_first(lambda: earlier.unlink(missing_ok=True))
-      return
-    args = used, event.number, saved_models.BEST
-    processes.from_first(lambda: saved_models.write(folder, *args))
+    wanted = saved_models.are_wanted(models, len(used.names), self._save_models)
+
+    def write() -> None:
+      if wanted:
+        saved_models.write(folder, used, event.number, saved_models.BEST)
+      else:  # That of an earlier round.
+        (folder / saved_models.BEST).unlink(missing_ok=True)
+
+    processes.from_first(write)
 
   def on_end(self, event: Event) -> None:
     """Says in the summary which round is best."""

@@ -25,11 +25,9 @@ class Costs(Callback):
   _known: Any
 
   def __init__(self, device_profile: str = ''):
-    self._name = device_profile
-    self._profile = None
+    self._name, self.wants_clients = device_profile, bool(device_profile)
     if device_profile:
       self._profile = device_profiles.profile(device_profile, 'device_profile')
-    self.wants_clients = bool(device_profile)
 
   def on_start(self, event: Event) -> None:
     """Draws the clients' speeds."""
@@ -39,7 +37,7 @@ class Costs(Callback):
       event.algorithm.traffic or traffic.one_model(local), local.sends
     )
     self._look(event.state)
-    if self._profile is not None:
+    if self._name:
       self._devices = device_profiles.SimulatedDevices(
         self._profile, event.seed, local, train
       )
@@ -62,7 +60,7 @@ class Costs(Callback):
       start = costs.start_bytes(self._traffic, self._real, self._known)
       event.record.update(start)
     self._look(event.state)
-    if self._profile is not None:
+    if self._name:
       clients, whole = event.info.clients, self._traffic.whole_batches
       seconds = None
       if self._traffic.seconds is not None:
