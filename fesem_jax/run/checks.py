@@ -64,9 +64,8 @@ def check_splits(train: FederatedData, test: FederatedData) -> None:
 
 def check_before(spec: Spec, runner: Runner) -> list[str]:
   """Texts of the rules on a run before it begins."""
-  algorithm = spec.algorithm
-  local, ignore = algorithm.local, tuple(spec.ignore_checks)
-  data, is_own = Data(spec.train, spec.test), algorithm.made_by is None
+  local, ignore = spec.algorithm.local, tuple(spec.ignore_checks)
+  data, is_own = Data(spec.train, spec.test), spec.algorithm.made_by is None
   is_noised = local.sends is not None and local.sends.privacy is not None
   functions = local.model, local.optimizer, local.augmentation, local.sends
   texts = find(data, ignore)

@@ -67,8 +67,8 @@ def finish(run: Replicate, began: np.ndarray, measure: Callable[[], Any]) -> Res
     result = dataclasses.replace(result, clients=clients)
   if spec.workdir is not None:
     picture = result.portrait if spec.make_portrait else {}
-    before = found and found[0]
-    write_result(spec.workdir, result, picture, spec.save_models, before)
+    options = spec.save_models, found and found[0]
+    write_result(spec.workdir, result, picture, *options)
   return result
 
 

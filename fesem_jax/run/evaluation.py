@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from fesem_jax.core import placement
-from fesem_jax.core.algorithm import Algorithm, Clusters, RoundInfo
+from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.arrangement import arrange
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.attacks import honest
@@ -90,30 +90,3 @@ def unseen(
   what = 'the evaluation of unseen clients'
   totals = programs.compiled(what, algorithm, measure, *args)(*args)
   return evaluate.scores(processes.on_host(totals), local.model.measured_as)
-
-
-def with_clusters(
-  info: RoundInfo,
-  before: Any,
-  after: Any,
-  num_clusters: int,
-  real: int,
-  data_changed: bool = False,
-) -> RoundInfo:
-  """The report of a method on a round, on the host, with the clusters it left out.
-
-  Clients deploy from clusters [M] `before` and `after` the round, None without any; the
-  first `real` count. Where data changed, the state knows nothing of moves of an oracle.
-  """
-  reported = info.clusters
-  if before is None or (reported is None and after is None):
-    return info
-  if reported is None:
-    sizes: Any = np.bincount(after[:real], minlength=num_clusters)
-    moved = (before != after)[:real].sum()
-    return info._replace(clusters=Clusters(after, sizes, moved))
-  if not data_changed or reported.moved:
-    return info
-  now = np.asarray(reported.assignment)
-  moved = ((before != now) & (now < len(reported.sizes)))[:real].sum()
-  return info._replace(clusters=reported._replace(moved=moved))

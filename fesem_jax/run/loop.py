@@ -35,23 +35,21 @@ Outcome = Result | Diverged | UserError
 
 
 def run_rounds(
-  runner: Runner, runs: Sequence[Replicate], states: Any, inputs: Any, is_read: bool
+  runner: Runner, runs: Sequence[Replicate], states: Any, inputs: Any
 ) -> None:
   """Runs all rounds that are left of runs that are equally far.
 
-  A run that diverges gets its `error`. `is_read` is whether every round needs the
-  states. Raises `Stopped` if they are interrupted.
+  A run that diverges gets its `error`. Raises `Stopped` if they are interrupted.
   """
   spec, done = runs[0].spec, runs[0].done
   with interruptible() as interrupted:
     while active := [r for r in runs if r.reason is None and r.error is None]:
       began = time.perf_counter()
-      entered = [run.enter(done + 1) for run in active]
-      if any(entered):
+      if any([run.enter(done + 1) for run in active]):
         inputs = _inputs(runner, runs)
       every = [spec.eval_every, spec.checkpoint_every if spec.workdir else 0]
       due = [spec.rounds - done, *(n - done % n for n in every if n)]
-      ahead = min(*due, 1 if is_read else runner.most)
+      ahead = min(*due, runner.most)
       drawn = [
         [run.select(done + 1 + i, states) for run in _padded(runner, runs)]
         for i in range(ahead)
@@ -61,10 +59,9 @@ def run_rounds(
       reports = processes.on_host(reports)
       # Each run takes its share of the time.
       seconds = (time.perf_counter() - began) / ahead / len(runs)
-      halts, stopped = False, None
+      stopped = None
       for i in range(ahead):
-        last = i == ahead - 1
-        halts = last and interrupted()
+        halts = i == ahead - 1 and interrupted()
         measure = _measured(runner, states, inputs, done + i + 1)
         for run in [r for r in active if r.reason is None and r.error is None]:
           place = runs.index(run)
@@ -77,7 +74,7 @@ def run_rounds(
               cohort, info, clusters, seconds,
               functools.partial(measure, place),
               functools.partial(runner.state, states, place),
-              is_read=is_read, interrupted=halts, **entries,
+              interrupted=halts, **entries,
             ) or stopped  # fmt: skip
           except Diverged as e:
             run.error = e
@@ -171,15 +168,14 @@ def _run_members(
       states, clusters = jax.block_until_ready(runner.start(inputs))
     clusters = processes.on_host(clusters)
   seconds = (time.perf_counter() - started) / len(runs)
-  is_read = runner.count == 1 or reads_states(runs[0].spec)
   of_start = _measured(runner, states, inputs, done)
   for place, run in enumerate(runs):
-    run.state = runner.state(states, place) if is_read or done else None
+    run.state = runner.state(states, place) if runner.most == 1 or done else None
     measured = functools.partial(of_start, place)
     run.begin(run.state, _at(runner, clusters, place), seconds, measured)
   stopped = None
   try:
-    run_rounds(runner, runs, states, inputs, is_read)
+    run_rounds(runner, runs, states, inputs)
   except Stopped as e:
     stopped = e
   share = (programs.clock() - clock) / len(runs)

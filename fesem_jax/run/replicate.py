@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.core import placement
-from fesem_jax.core.algorithm import ClientModels, RoundInfo
+from fesem_jax.core.algorithm import ClientModels, Clusters, RoundInfo
 from fesem_jax.core.arrangement import arrange, order_of_clients
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.attacks import backdoor_of
@@ -184,21 +184,18 @@ class Replicate:
     measure: Callable[[], Measured],
     state: Callable[[], Any],
     *,
-    is_read: bool = True,
     interrupted: bool = False,
     **entries: Any,
   ) -> Stopped | None:
     """Records a round; returns the exception of a run that is interrupted after it.
 
-    `clusters` are those that clients deploy from, if not in `info`; `is_read` is
-    whether callbacks may read the state. Raises `Diverged` if nothing sound is left.
+    `clusters` are those that clients deploy from, if not in `info`. Raises `Diverged`
+    if nothing sound is left.
     """
     spec, (train, test) = self.spec, self.splits
     self.done, self.steps = self.done + 1, self.steps + int(info.steps)
     self.seconds.append(seconds)
-    count, real = self.runner.deployed.num_clusters(), len(train.info.names)
-    before = self._clusters, clusters
-    info = evaluation.with_clusters(info, *before, count, real, self._data_changed)
+    info = self._with_clusters(info, clusters)
     self._check_finite(info)
     if info.clusters is not None:
       self._clusters = np.asarray(info.clusters.assignment)
@@ -210,7 +207,7 @@ class Replicate:
       self.reason = 'finished'
     assignment = None if info.clusters is None else self._clusters
     now = {'record': record, 'info': info, 'drawn': cohort, 'clusters': assignment}
-    now['state'] = state() if is_read else None
+    now['state'] = state() if self.runner.most == 1 else None
     every, self.measured = spec.eval_every, None
     while True:
       if self.reason is not None or (every and self.done % every == 0):
@@ -248,6 +245,26 @@ class Replicate:
     call(self.callbacks, 'on_round', self.event(**now), record)
     if record != last:  # Stopped here between evaluations, say.
       self.out.amend(record)
+
+  def _with_clusters(self, info: RoundInfo, after: Any) -> RoundInfo:
+    """The report of a method on a round, with clusters and moves that it left out.
+
+    Clients deploy from clusters [M] `after` the round, if the method does not say.
+    """
+    before, reported, real = self._clusters, info.clusters, len(self.on_host.info.names)
+    if before is None or (reported is None and after is None):
+      return info
+    if reported is None:
+      count = self.runner.deployed.num_clusters()
+      sizes: Any = np.bincount(after[:real], minlength=count)
+      moved = (before != after)[:real].sum()
+      return info._replace(clusters=Clusters(after, sizes, moved))
+    # Where data changed, the state knows nothing of moves of an oracle.
+    if not self._data_changed or reported.moved:
+      return info
+    now = np.asarray(reported.assignment)
+    moved = ((before != now) & (now < len(reported.sizes)))[:real].sum()
+    return info._replace(clusters=reported._replace(moved=moved))
 
   def _check_finite(self, info: RoundInfo) -> None:
     """Raises `Diverged` if nothing sound is left of a round."""
