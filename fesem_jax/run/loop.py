@@ -45,7 +45,7 @@ def run_rounds(
   with interruptible() as interrupted:
     while active := [r for r in runs if r.reason is None and r.error is None]:
       began = time.perf_counter()
-      if any([run.enter(done + 1) for run in active]):
+      if any(run.enter(done + 1) for run in active):
         inputs = _inputs(runner, runs)
       every = [spec.eval_every, spec.checkpoint_every if spec.workdir else 0]
       due = [spec.rounds - done, *(n - done % n for n in every if n)]
@@ -319,16 +319,17 @@ def _run_part(
   try:
     run_together(specs, splits, count, axes, end)
   except (UserError, NotImplementedError) as e:
-    divides = isinstance(e, (TooLarge, NotImplementedError)) and count > 1
-    if not divides and not isinstance(e, UserError):
+    if count > 1 and isinstance(e, (TooLarge, NotImplementedError)):
+      # JAX cannot map some operations.
+      fewer = count // 2 if isinstance(e, TooLarge) else 1
+      for i in range(0, len(specs), fewer):
+        part = slice(i, i + fewer)
+        _run_part(specs[part], splits[part], fewer, axes if fewer > 1 else (), end)
+    elif isinstance(e, UserError):
+      for spec in specs:
+        end(spec, e)
+    else:
       raise
-    # JAX cannot map some operations.
-    fewer = count // 2 if isinstance(e, TooLarge) else 1
-    for i in range(0, len(specs), fewer) if divides else ():
-      part = slice(i, i + fewer)
-      _run_part(specs[part], splits[part], fewer, axes if fewer > 1 else (), end)
-    for spec in () if divides else specs:
-      end(spec, e)  # type: ignore[arg-type]
 
 
 def most_at_once(spec: Spec, asked: int = 0) -> int:
@@ -342,9 +343,7 @@ def most_at_once(spec: Spec, asked: int = 0) -> int:
     or spec.selection is not None
     or placement_of(spec) != 'replicated'
   )
-  if alone:
-    return 1
-  return asked or local.max_concurrent(spec.train.num_clients)
+  return 1 if alone else asked or local.max_concurrent(spec.train.num_clients)
 
 
 def placement_of(spec: Spec) -> str:
