@@ -1,4 +1,4 @@
-"""Callbacks of a run: loggers, progress, checkpoints, early stopping.
+"""Callbacks of a run: bytes, the best round, and loggers.
 
 May import `run.results`, `evaluation`, `training` and what they may.
 """
