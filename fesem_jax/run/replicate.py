@@ -37,11 +37,9 @@ class Replicate:
   `opened` closes what the run has opened. Raises `UserError` as `simulate`.
 
   Attributes:
-    done: rounds that are done.
     reason: why no round is left, or None; see `Event.reason`.
     error: of a run that diverged.
     measured: what was measured after the last round, if it was.
-    state: after the last round.
     seconds: of each round of this process.
   """
 
@@ -70,7 +68,7 @@ class Replicate:
         entries = identity(spec, runner, splits[0])
       claimed = claim_workdir(spec.workdir, entries, spec.resume)
       self.checkpoints = opened.enter_context(claimed)
-    self.done = (self.checkpoints and self.checkpoints.latest_round()) or 0
+    self.done = self.checkpoints.latest_round() or 0 if self.checkpoints else 0
     if self.done > spec.rounds:
       message = f'rounds: the workdir holds {self.done}, more than {spec.rounds}'
       raise WorkdirError(message)

@@ -29,8 +29,8 @@ class Logger(Callback):
   """
 
   def __init__(self, write: Write | None = None, opened: Any = None):
-    assert write is not None or opened is not None
     self._opened = opened or (lambda event: (write, lambda error: None))
+    self._functions: Opened | None = None
 
   def on_start(self, event: Event) -> None:
     """Keeps the run for its first round."""
