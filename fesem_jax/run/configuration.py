@@ -59,7 +59,7 @@ def identity(spec: Spec, runner: Runner, train: FederatedData) -> dict[str, Any]
   entries = default_config(spec) if spec.config is None else spec.config
   if spec.config is None or 'own_code' in spec.config:
     entries = entries | {'code': _code(spec, runner, train)}
-  pairs = [phase[1:] for phase in phases] + [spec.unseen] * (spec.unseen is not None)
+  pairs = [phase[1:] for phase in phases] + ([spec.unseen] if spec.unseen else [])
   present = [process_clients(local, split, placement.of(train)) for split, _ in pairs]
   digest = digest_of_data(
     *(split for pair in pairs for split in pair),

@@ -130,7 +130,7 @@ class Replicate:
   def event(self, **now: Any) -> Event:
     """The event of a moment of the run."""
     spec = self.spec
-    now = {'number': self.done, 'records': tuple(self.out.records)} | now
+    now = dict[str, Any](number=self.done, records=tuple(self.out.records)) | now
     return Event(
       algorithm=self.algorithm, train=self.on_host, test=spec.test, rounds=spec.rounds,
       seed=spec.seed, workdir=spec.workdir, config=spec.config, arranged=self.splits,

@@ -107,7 +107,7 @@ class Runner:
     keys, numbers, train, _ = self._one = jax.tree.map(_shape, (keys, numbers, *splits))
     self._split_axes: Any = None, None
     if count > 1:
-      self._split_axes = jax.tree.structure(splits).unflatten(axes)
+      self._split_axes = jax.tree.unflatten(jax.tree.structure(splits), axes)
     state, _ = jax.eval_shape(start, keys[0], train, numbers)
     self.shape = placed_state(self.algorithm, train, state)  # of a run
     self._shapes = jax.tree.map(self._of_all, self.shape)
@@ -201,8 +201,9 @@ class Runner:
     keys, numbers = jax.tree.map(self._of_all, (keys, numbers))
     if self.count > 1:
       flat, form = jax.tree.flatten(splits)
-      arrays = zip(flat, self._axes, strict=True)
-      splits = form.unflatten([x if a is None else self._of_all(x) for x, a in arrays])
+      pairs = zip(flat, self._axes, strict=True)
+      arrays = [x if a is None else self._of_all(x) for x, a in pairs]
+      splits = jax.tree.unflatten(form, arrays)
     (train, test), (train_axes, test_axes) = splits, self._split_axes
     cohorts, more = self._cohort, tuple[Any, ...]()
     start, rounds, measure = cast(list[Callable[..., Any]], self._functions)
@@ -304,7 +305,7 @@ class Runner:
     columns = zip(zip(*flat, strict=True), self._axes, strict=True)
     arrays = [x[0] if axis is None else stack(*x) for x, axis in columns]
     stacks = [jax.tree.map(stack, *x) for x in (keys, numbers)]
-    return *sharding.replicate(stacks, self._mesh), *forms[0].unflatten(arrays)
+    return *sharding.replicate(stacks, self._mesh), *jax.tree.unflatten(forms[0], arrays)
 
   def start(self, inputs: Any) -> Any:
     """The first states of runs, and clusters that their clients deploy from."""

@@ -90,7 +90,7 @@ class Spec:
 
 def spec_of(
   *,
-  algorithm: Algorithm | Callable[..., Algorithm],
+  algorithm: Any,
   train: FederatedData,
   test: FederatedData,
   clients_per_round: float | Selection = 0,

@@ -28,7 +28,7 @@ class Logger(Callback):
       or None, after its end; called before the first round that is written.
   """
 
-  def __init__(self, write: Write | None = None, opened: Any = None):
+  def __init__(self, write: Any = None, opened: Any = None):
     self._opened = opened or (lambda event: (write, lambda error: None))
     self._functions: Opened | None = None
 
