@@ -305,7 +305,8 @@ class Runner:
     columns = zip(zip(*flat, strict=True), self._axes, strict=True)
     arrays = [x[0] if axis is None else stack(*x) for x, axis in columns]
     stacks = [jax.tree.map(stack, *x) for x in (keys, numbers)]
-    return *sharding.replicate(stacks, self._mesh), *jax.tree.unflatten(forms[0], arrays)
+    splits = jax.tree.unflatten(forms[0], arrays)
+    return *sharding.replicate(stacks, self._mesh), *splits
 
   def start(self, inputs: Any) -> Any:
     """The first states of runs, and clusters that their clients deploy from."""
