@@ -1,5 +1,7 @@
 """Published groups of clients with different labels: MNIST and CIFAR-10."""
 
+from typing import Literal
+
 import flax.linen as nn
 import jax
 import numpy as np
@@ -171,7 +173,8 @@ class _TanhLeNet(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     x = x.reshape(*x.shape[:3], -1)
-    for i, (features, padding) in enumerate(((6, 'SAME'), (16, 'VALID'))):
+    for i, features in enumerate((6, 16)):
+      padding: Literal['SAME', 'VALID'] = 'VALID' if i else 'SAME'
       x = nn.tanh(models.Conv(features, 5, padding, name=f'conv{i}')(x))
       n, h, w, c = x.shape
       x = x.reshape(n, h // 2, 2, w // 2, 2, c).mean((2, 4))
