@@ -28,7 +28,7 @@ from benchmarks.workloads import WORKLOADS
 from fesem_jax import algorithms
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.run.callbacks.callback import Callback, Progress
+from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils import processes
 
@@ -97,7 +97,8 @@ def models_of(
     eval_every=0,
     finetune_epochs=0,
     workdir=workdir and f'{workdir}/{method}',
-    callbacks=[save, Progress(False)],
+    callbacks=[save],
+    progress=False,
     ignore_checks=['FJ102'],
   )
   return np.array(save.models)

@@ -94,7 +94,7 @@ def measured(axis: str, value: int, mesh: Any, passes: int) -> dict[str, Any]:
     'clients': clients,
     'milliseconds': 1e3 * seconds,
     'microseconds_per_client': 1e6 * seconds / clients,
-    'bytes_per_client': (method.held() + mesh.size * fresh) / clients,
+    'bytes_per_client': (method.state_bytes() + mesh.size * fresh) / clients,
     'load': os.getloadavg()[0],
   }
 

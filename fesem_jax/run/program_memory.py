@@ -62,7 +62,7 @@ def memory_of(compiled: jax.stages.Compiled) -> ProgramMemory:
     return [int(getattr(stats, f'{where}{kind}_size_in_bytes')) for kind in kinds]
 
   arguments, outputs, aliased, temporaries = sizes('host_')
-  return ProgramMemory(*sizes(''), arguments + outputs - aliased + temporaries)
+  return ProgramMemory._make([*sizes(''), arguments + outputs - aliased + temporaries])
 
 
 def collectives_of(text: str) -> list[Collective]:
