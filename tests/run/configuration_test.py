@@ -4,7 +4,6 @@ import dataclasses
 import json
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -13,6 +12,7 @@ import pytest
 import fesem_jax as fj
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.run.configuration import check_same, digest_of_data
+from fesem_jax.training.optimizers import local_optimizer
 from tests.support import helpers
 from tests.support.runs import federation, simulated_linear
 
@@ -33,7 +33,6 @@ def method(optimizer=None, hidden=(4,), penalty=penalty, **options):
   sizes = [*hidden, 3]
 
   def loss(outputs, y):
-    jax.debug.callback(lambda x: None, y)  # Its text holds an address.
     log_loss = optax.softmax_cross_entropy_with_integer_labels(outputs, y)
     return log_loss + penalty(outputs)
 
@@ -75,6 +74,18 @@ def test_what_was_edited_is_named(workdir, change, message):
   with pytest.raises(fj.UserError, match=message) as raised:
     simulated(change(), workdir, rounds=2)
   assert len(str(raised.value).splitlines()) == 1
+
+
+def test_another_hyperparameter_is_another_run(tmp_path):
+  def outcome(rate, rounds):
+    (train, test), values = federation(), {'rate': rate}
+    return fj.simulate_many(
+      lambda rate: method(local_optimizer('sgd', rate)), [{'values': values}],
+      train=train, test=test, rounds=rounds, workdir=tmp_path / 'run', eval_every=0,
+    )[0]  # fmt: skip
+
+  assert len(outcome(0.1, 1).history) == 1
+  assert 'training was edited' in str(outcome(0.5, 2))
 
 
 def test_a_global_that_has_changed_is_seen(workdir, monkeypatch):

@@ -42,11 +42,10 @@ ENDS = {
 LATER = {'LocalTraining', 'Machine', 'Schedule', 'Spec', 'wrappers'}  # By a run.
 
 
-def ranged(hint):
-  """The types and ranges of an annotation."""
+def types_and_ranges(hint):
   parts = get_args(hint)
   spans = [(parts[0], part) for part in parts if isinstance(part, Range)]
-  return sum(map(ranged, parts), spans)
+  return sum(map(types_and_ranges, parts), spans)
 
 
 def test_calls_refuse_numbers_just_beyond_their_ranges_and_unknown_choices():
@@ -65,7 +64,7 @@ def test_calls_refuse_numbers_just_beyond_their_ranges_and_unknown_choices():
       needed |= {n: get_args(hints[n])[0] for n in choices & needed.keys()}
       for each, hint in hints.items():
         wrong = ['nonsense'] * (each in choices and hasattr(function, '__wrapped__'))
-        for kind, span in ranged(hint):
+        for kind, span in types_and_ranges(hint):
           ends = [end for end, names in ENDS.items() if each in names.split()]
           assert str(span) in (ends or ['at least 0']), (name, each)
           step, (least, most, above, below) = 1 if kind is int else 1e-9, span
