@@ -91,11 +91,11 @@ def test_where_clients_are_bad_there_are_reports_of_the_honest_ones():
 
 
 def test_targets_are_looked_for_in_both_curves():
-  result = curves.rounds_to_targets(HISTORY, [0.55, 0.85])
-  assert result == [
+  assert curves.rounds_to_targets(HISTORY, [0.55, 0.85]) == [
     {'target': 0.55, 'deployed': pytest.approx(2.0), 'finetuned': 1.0},
     {'target': 0.85, 'deployed': None, 'finetuned': 1.0},
   ]
+  assert curves.rounds_to_targets(HISTORY, [0.85], since=3)[0]['finetuned'] is None
 
 
 def test_less_may_be_better():
