@@ -47,9 +47,9 @@ def check_run(spec: Spec) -> None:
 def check_splits(train: FederatedData, test: FederatedData) -> None:
   """Raises `UserError` on splits that are not of the same clients, or empty ones."""
   for name in ('names', 'clusters'):
-    of_train, of_test = getattr(train.info, name), getattr(test.info, name)
-    if of_train is not None and of_test is not None:
-      same = np.array_equal(of_train, of_test)
+    train_value, test_value = getattr(train.info, name), getattr(test.info, name)
+    if train_value is not None and test_value is not None:
+      same = np.array_equal(train_value, test_value)
       check(same, f'train and test: have other clients (info.{name})')
   alike = np.array_equal(train.client_ids, test.client_ids)
   check(alike, 'train and test: have other clients (client_ids)')

@@ -54,7 +54,7 @@ def run_rounds(
         [run.select(done + 1 + i, states) for run in _padded(runner, runs)]
         for i in range(ahead)
       ]
-      cohorts = [[cohort for cohort, _ in of_round] for of_round in drawn]
+      cohorts = [[cohort for cohort, _ in draws] for draws in drawn]
       states, *reports = runner.train(states, inputs, cohorts, done + 1)
       reports = processes.on_host(reports)
       # Each run takes its share of the time.
@@ -168,10 +168,10 @@ def _run_members(
       states, clusters = jax.block_until_ready(runner.start(inputs))
     clusters = processes.on_host(clusters)
   seconds = (time.perf_counter() - started) / len(runs)
-  of_start = _measured(runner, states, inputs, done)
+  measure_start = _measured(runner, states, inputs, done)
   for place, run in enumerate(runs):
     run.state = runner.state(states, place) if runner.most == 1 or done else None
-    measured = functools.partial(of_start, place)
+    measured = functools.partial(measure_start, place)
     run.begin(run.state, _at(runner, clusters, place), seconds, measured)
   stopped = None
   try:

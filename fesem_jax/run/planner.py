@@ -134,17 +134,17 @@ def arranged(split: FederatedData, mesh: Mesh, data_placement: str) -> Federated
     rows = NamedSharding(mesh, PartitionSpec(CLIENTS))
     examples = -(-examples // mesh.size) * mesh.size
     shards = _array(rows, (mesh.size, 2), np.int32)
-  of_clients, groups = _array(whole, (count,), np.int32), split.groups
+  client_array, groups = _array(whole, (count,), np.int32), split.groups
   x = _array(rows, (examples, width_of(split.example_shape, mesh)), split.x.dtype)
   return dataclasses.replace(
     split,
     x=x,
     y=_array(rows, (examples, *split.y.shape[1:]), split.y.dtype),
     offsets=_array(whole, (count + 1,), np.int32),
-    client_ids=of_clients,
+    client_ids=client_array,
     shard_rows=shards,
     flat_from=split.example_shape,
-    groups=None if groups is None else Groups(of_clients, groups.count),
+    groups=None if groups is None else Groups(client_array, groups.count),
     weights=None if split.weights is None else _array(whole, (count,), np.float32),
     attack=None,
     server_test=None,

@@ -55,8 +55,8 @@ def run_often(local: LocalTraining, data: FederatedData, rounds: int) -> dict[st
 
 def _multiplications(local: LocalTraining, data: FederatedData) -> int:
   """Bound for a pass over the data: each parameter meets each number of an example."""
-  of_example = math.prod(data.example_shape) * local.num_parameters
-  return of_example * data.y.shape[0]
+  numbers_per_example = math.prod(data.example_shape) * local.num_parameters
+  return numbers_per_example * data.y.shape[0]
 
 
 def with_passes(level: int, many: bool = False) -> dict[str, Any]:
@@ -170,9 +170,9 @@ def compiled(
   """
 
   def begin() -> Program:
-    of_shapes = traced(what, key, fn, *args, **options)
+    traced_program = traced(what, key, fn, *args, **options)
     with waiting(f'compiling {what}'):
-      lowered = of_shapes.lower()
+      lowered = traced_program.lower()
     program = Program(what, _threads().submit(compile_to_fit, lowered, args, what))
     if processes.count() > 1:  # All of them are to compile in the same order.
       _ = program.compiled

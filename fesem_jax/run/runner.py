@@ -113,9 +113,9 @@ class Runner:
     self._shapes = jax.tree.map(self._of_all, self.shape)
     self._shardings = jax.tree.map(lambda s: s.sharding, self._shapes)
     # A method's objections are raised here, before anything is written.
-    of_step = self.shape, train, cohort, keys[1], numbers
+    step_args = self.shape, train, cohort, keys[1], numbers
     with calls_noted() as calls:
-      self.traced = step.trace(*of_step)
+      self.traced = step.trace(*step_args)
     self.trainings = len(calls)  # of a client in a round
     self.deployed = jax.eval_shape(self._deployed, self.shape, train, numbers)
     _check_deployed(self.deployed, train.num_clients)
@@ -221,14 +221,14 @@ class Runner:
         shape = self.most, self.count, *cohorts.ids.shape
         cohorts = dataclasses.replace(cohorts, ids=np.zeros(shape, np.int32))
     states, placed = self._shapes, self._shardings
-    of_start = {'out_shardings': (placed, None), **self._once}
+    start_options = {'out_shardings': (placed, None), **self._once}
     donates = {'donate_argnums': 0, 'out_shardings': (placed, None, None)}
-    of_rounds = states, train, cohorts, keys[1], numbers, *more
-    of_measure = states, train, test, keys[2], numbers, *more
+    round_args = states, train, cohorts, keys[1], numbers, *more
+    measure_args = states, train, test, keys[2], numbers, *more
     return [
-      ('the start', start, (keys[0], train, numbers), of_start),
-      ('a round', rounds, of_rounds, donates | self._often),
-      ('the evaluation', measure, of_measure, self._often),
+      ('the start', start, (keys[0], train, numbers), start_options),
+      ('a round', rounds, round_args, donates | self._often),
+      ('the evaluation', measure, measure_args, self._often),
     ]
 
   def trace(self) -> None:

@@ -43,10 +43,10 @@ def selected(
 
     args = (state, train, cohort)
     what = 'the losses of candidates'
-    of_cohort = programs.compiled(what, algorithm, measure, *args)(*args)
-    of_all = np.full(train.num_clients + 1, np.nan)
-    of_all[np.asarray(cohort.ids)] = processes.on_host(of_cohort)
-    return of_all[in_order[places]]
+    cohort_values = programs.compiled(what, algorithm, measure, *args)(*args)
+    values = np.full(train.num_clients + 1, np.nan)
+    values[np.asarray(cohort.ids)] = processes.on_host(cohort_values)
+    return values[in_order[places]]
 
   rng = prng_streams.host_rng(spec.seed, prng_streams.COHORT, number)
   names, sizes = train.info.names, np.asarray(train.sizes())

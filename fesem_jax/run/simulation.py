@@ -1,4 +1,4 @@
-"""Runs of algorithms, as users ask for them."""
+"""`simulate`, and `simulate_many` for many runs of one method."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ def simulate(
 ) -> Result:
   """Runs an algorithm for a number of rounds.
 
-  Several processes (`processes.initialize`) call it alike, on the same data and with a
+  Several processes (`processes.initialize`) call it with the same arguments and a
   workdir that they share; the first one writes and shows the progress. Runs of one
   algorithm on data of the same shapes share their compiled programs.
 
@@ -47,11 +47,11 @@ def simulate(
     test: test split of the same clients.
     rounds: total number of rounds, including those before a resumption.
     seed: of all random numbers.
-    clients_per_round: S, drawn alike; 0 is every client. Below 1 it is a share of the
-      clients, rounded, at least one. Or a `selection.Selection`.
+    clients_per_round: S, drawn uniformly; 0 is every client. Below 1 it is a share of
+      the clients, rounded, at least one. Or a `selection.Selection`.
     eval_every: rounds between evaluations; 0 evaluates after the last only.
     eval_start: whether to evaluate the start too, as round 0.
-    finetune_epochs: local epochs before the `finetuned` figures; 0 repeats the
+    finetune_epochs: local epochs before the `finetuned` metrics; 0 repeats the
       `deployed` ones.
     unseen: training and test split of clients that take no part, as the second pair of
       `data.hold_out_clients`. They are measured after the last round, with the models
@@ -63,11 +63,10 @@ def simulate(
       clusters have no such end.
     progress: whether the progress is shown.
     workdir: where metrics, summary, checkpoints and figures go: a path, or a `Workdir`,
-      which says what is kept there; None writes nothing. A run goes on where the one
-      that the workdir holds has stopped; one with another seed, method, model or data
-      is refused.
+      which says what is saved; None writes nothing. An unfinished run of the workdir is
+      resumed; one with another seed, method, model or data is refused.
     callbacks: watch the run, and may end it; see `Callback`.
-    ignore_checks: ids of checks that say nothing, e.g. 'FJ101'.
+    ignore_checks: ids of checks to skip, e.g. 'FJ101'.
 
   Returns:
     `Result`.
@@ -103,11 +102,11 @@ def simulate_many(
 
   Runs that differ in their seeds, in the values of their data and in hyperparameters
   train side by side; the method is compiled once. Each run gives what `simulate` gives,
-  equal within rounding; with `runs_at_once=1`, equal to the bit. One after the other
-  run methods that decide on the host (`Algorithm.between`), data that are split by
-  client or change over rounds, states in the host's memory, callbacks that runs have in
-  common, several processes and, unless `runs_at_once` asks for it, models on a CPU that
-  have convolutions or would leave its cache.
+  equal within rounding; with `runs_at_once=1`, equal to the bit. These run one after
+  the other: methods that decide on the host (`Algorithm.between`), data that are split
+  by client or change over rounds, states in the host's memory, callbacks that runs have
+  in common, several processes and, unless `runs_at_once` asks for it, models on a CPU
+  that have convolutions or would leave its cache.
 
   Args:
     algorithm: the method, or a function of hyperparameters that makes it.

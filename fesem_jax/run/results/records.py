@@ -106,23 +106,23 @@ def summary(
   **entries: Any,
 ) -> Record:
   """Content of `summary.json`; `measured` [M] is `Task.num_measured`."""
-  last, task, of_clusters = history[-1], local.model.measured_as, None
+  last, task, cluster_summary = history[-1], local.model.measured_as, None
   if 'moved' in last:
     moves = [r['round'] for r in history if r.get('moved')]
-    of_clusters = {'sizes': last['cluster_sizes']}
-    of_clusters |= {name: last[name] for name in ('ari', 'nmi', 'ami', 'objective')}
+    cluster_summary = {'sizes': last['cluster_sizes']}
+    cluster_summary |= {name: last[name] for name in ('ari', 'nmi', 'ami', 'objective')}
     # The last round in which a client changed its cluster.
-    of_clusters['rounds_to_stable'] = moves[-1] if moves else 0
+    cluster_summary['rounds_to_stable'] = moves[-1] if moves else 0
   return {
     **{name: config.get(name) for name in ('algorithm', 'dataset', 'partition')},
     'num_clients': len(label_counts),
     'task': task.name,
     'rounds': last['round'],
-    'num_clusters': len(of_clusters['sizes']) if of_clusters else None,
+    'num_clusters': len(cluster_summary['sizes']) if cluster_summary else None,
     'deployed': last['deployed'],
     'finetuned': last['finetuned'],
     'finetuning_failed': last.get('finetuning_failed', 0),
-    'clusters': of_clusters,
+    'clusters': cluster_summary,
     **({'honest': last['honest']} if 'honest' in last else {}),
     'clients_without_test_examples': int((measured == 0).sum()),
     'label_skew': label_skew.label_skew(label_counts) if task.has_classes else None,
