@@ -109,7 +109,7 @@ def _split_arrays(
 
   def only(kind: type) -> str:
     columns = [column for column, f in features.items() if isinstance(f, kind)]
-    check(len(columns) == 1, f'{kind.__name__} columns are {columns}; choose one')
+    check(len(columns) == 1, f'{kind.__name__} columns: are {columns}; choose one')
     return columns[0]
 
   image, label = image or only(datasets.Image), label or only(datasets.ClassLabel)
@@ -117,7 +117,7 @@ def _split_arrays(
   for rows in (splits[name] for name in names):
     images = [_pixels(row, side) for row in rows[image]]
     shapes = sorted({x.shape for x in images})
-    check(len(shapes) < 2, f'images have shapes {shapes[:2]}; resize them by side=64')
+    check(len(shapes) < 2, f'images: have shapes {shapes[:2]}; resize by side=64')
     columns = {'y': label, 'client': client} if client else {'y': label}
     part = {role: np.array(list(rows[column])) for role, column in columns.items()}
     parts.append({'x': np.stack(images)} | part)
