@@ -45,7 +45,7 @@ def spec(algorithm, train, test, workdir=None, **options):
   options = {'make_portrait': False} | options
   if placement := options.pop('data_placement', None):
     local = algorithm.local._replace(data_placement=placement)
-    algorithm = algorithm._replace(local=local)
+    algorithm = Algorithm(**algorithm._asdict() | {'local': local})
   options['clients_per_round'], options['selection'] = counted(
     options.get('clients_per_round', 0), train.num_clients
   )
