@@ -108,7 +108,7 @@ def run(case: dict[str, Any]) -> None:
   """Runs a case in this process, each method in each layout, and saves its models."""
   sharding.setup_devices(case['devices'], processes.Group(*case['group']))
   jax.config.update('jax_enable_compilation_cache', False)
-  saved = {
+  saved: dict[str, Any] = {
     f'{method} {what}': models_of(
       method, _LAYOUTS[what], case['rounds'], case['workdir']
     )
@@ -132,7 +132,7 @@ def in_new_process(
     free.bind(('127.0.0.1', 0))
     address = f'127.0.0.1:{free.getsockname()[1]}'
     free.close()
-    case = {
+    case: dict[str, Any] = {
       'layouts': layouts,
       'devices': devices,
       'rounds': rounds or _ROUNDS.value,
@@ -163,7 +163,7 @@ def resumed() -> dict[str, Models]:
 def of_peer(*arguments: str) -> Models:
   """The start and the model after a round of W9 of another simulator."""
   module, *others = arguments
-  peer = peers.Peer([_TORCH.value, '-m', f'benchmarks.peers.{module}', *others])
+  peer = peers.Peer([str(_TORCH.value), '-m', f'benchmarks.peers.{module}', *others])
   peer.load('W9', _CLIENTS.value // 2)
   peer.round()
   with tempfile.NamedTemporaryFile(suffix='.npy') as file:

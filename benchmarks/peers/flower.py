@@ -69,7 +69,9 @@ class Flower:
     self._names = [n for n, p in network.named_parameters() if p.requires_grad]
     start = self._mean = ArrayRecord(network.state_dict())
     self.start = self.mean()
-    todo, done = self._todo, self._done = queue.Queue(), queue.Queue()
+    todo: queue.Queue[Any] = queue.Queue()
+    done: queue.Queue[Any] = queue.Queue()
+    self._todo, self._done = todo, done
     server, count = ServerApp(), len(sizes)
 
     @server.main()
