@@ -71,7 +71,7 @@ def fesem(
 ) -> Algorithm:
   """Builds FeSEM(K).
 
-    local   W_i   <- SGD from W~(r_i) on L_i(W) + lambda |W - W~(r_i)|^2    (Eq. 7)
+    local   W_i   <- SGD from W~(r_i) on F_i(W) + lambda |W - W~(r_i)|^2    (Eq. 7)
     E-step  r_i   <- argmin_k |W_i - W~(k)|^2                               (Eq. 8)
     M-step  W~(k) <- mean of W_i over the clients with r_i = k              (Eq. 9)
 
@@ -148,9 +148,9 @@ def fesem(
 
   def e_step(chunk, starts, sums, prepared):
     cluster, distance, models = assign(compare, chunk, starts, *prepared)  # Eq. 8
-    centers, averaged = starts.shared, chunk._replace(params=models)
-    sums = sums.add_start_distances(averaged, starts.choice, weighting, centers)
-    sums = sums.add(averaged, cluster, distance, weighting, centers)
+    centers, matched = starts.shared, chunk._replace(params=models)
+    sums = sums.add_start_distances(matched, starts.choice, weighting, centers)
+    sums = sums.add(matched, cluster, distance, weighting, centers)
     return (cluster, models if aggregates_matched else None), sums
 
   def m_step(trained, cluster, state):

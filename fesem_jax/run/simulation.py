@@ -54,12 +54,12 @@ def simulate(
     finetune_epochs: local epochs before the `finetuned` metrics; 0 repeats the
       `deployed` ones.
     unseen: training and test split of clients that take no part, as the second pair of
-      `data.hold_out_clients`. They are measured after the last round, with the models
-      of least training loss, as `unseen`; personal models have no such metrics.
+      `data.hold_out_clients`. They are measured after the last round, each with the
+      model of its lowest training loss; no metrics for personal models.
     later_phases: data that begin at later rounds, as those of `data.load_phases` but
-      the first. Only values may differ.
-    patience: ends the run after so many rounds in which no client moved and Eq. 6, if
-      the method measures it, changed by less than 0.1 %; 0 never does. Methods without
+      the first. Shapes must be those of `train` and `test`.
+    patience: ends the run after so many rounds in which no client moved and FeSEM's
+      Eq. 6, if measured, changed by less than 0.1 %; 0 never does. Methods without
       clusters have no such end.
     progress: whether the progress is shown.
     workdir: where metrics, summary, checkpoints and figures go: a path, or a `Workdir`,

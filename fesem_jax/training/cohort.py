@@ -51,7 +51,7 @@ class Call(NamedTuple):
   epochs: jax.Array | None = None  # [S] int32 in place of the schedule's
 
 
-# Not an argument: a method's `step` would have to hand it on to each training.
+# A context variable, so that a method's `step` need not pass it on.
 _CALLS: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar(
   'calls', default=None
 )
@@ -87,7 +87,7 @@ def for_each_client(
 
   Args:
     update_client: (`Client`) -> its `LocalModel`, the model that it sends
-      (`Client.send`) or None, and what it keeps. Arrays of a mesh come by `broadcast`.
+      (`Client.send`) or None, and what it keeps; arrays on a mesh come as `broadcast`.
     local: how clients train.
     starts: the models that the server sends, and the S clients' own.
     data: training split.
@@ -102,8 +102,8 @@ def for_each_client(
     `Trained`, split over the mesh; its `state` is what clients keep.
 
   Raises:
-    UserError: if `starts` are of other clients than the cohort's, or where bad clients
-      lie and `update_client` sends a model without `Client.send`.
+    UserError: if `starts` are of other clients than the cohort's, or if `update_client`
+      sends a model that attacks or `local.sends` change without `Client.send`.
   """
   per_chunk = local.clients_per_chunk
   call = Call(
@@ -186,7 +186,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       more = () if broadcast is None else (broadcast,)
       with clipped(variable(noise.clip)) if noise else contextlib.nullcontext():
         folded, sums = reduction.fold(trained, starts, sums, *more)
-    # What the cohort knows is left out. XLA cannot compile a loop for a CPU that copies
+    # Fields of the cohort are left out. XLA cannot compile a loop for a CPU that copies
     # `arrived` of single clients (jaxlib 0.10.2, unequal sizes, full batches).
     cohort_fields: dict[str, Any] = {'ids': None, 'arrived': None}
     trained = trained._replace(params=None, folded=folded, **cohort_fields)
@@ -233,7 +233,7 @@ def _check(call: Call, reduction: Reduction) -> None:
 
 
 def _checked(values: Any, client: Client) -> tuple[LocalModel, Params, Any]:
-  """Values of a function of one client; `UserError` on a model sent by itself."""
+  """Values of a function of one client; `UserError` if it bypasses `send`."""
   model, sent, client_state = values
   attack, sends = client.data.attack, client.local.sends
   lies = attack is not None and attack.poisons_models
@@ -286,7 +286,7 @@ def train_cohort(
     local = _with_room(local, epochs)
   lies = data.attack is not None and data.attack.poisons_models
   if (lies or local.sends is not None) and reduction.sent != 'nothing':
-    local = local._replace(shared_start='off')  # Both are about whole models.
+    local = local._replace(shared_start='off')  # They change whole models.
   kernels, per_chunk = shared_kernels.choose(local, starts, data, shape[0], layers)
 
   def update_client(client):
