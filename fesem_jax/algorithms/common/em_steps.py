@@ -19,8 +19,8 @@ def penalty(
 ) -> jax.Array | float | None:
   """[] or [S] float32 factor of |W - W~(r_i)|^2 in each client's loss; None if 0.
 
-  The paper minimizes alpha_i L_i + (lambda / m) Dist: divided by alpha_i, a client
-  minimizes L_i + lambda / (m alpha_i) Dist ('paper'). 'uniform' is lambda for all.
+  The paper minimizes alpha_i F_i + (lambda / m) Dist: divided by alpha_i, a client
+  minimizes F_i + lambda / (m alpha_i) Dist ('paper'). 'uniform' is lambda for all.
   """
   if prox_lambda == 0:
     return None
