@@ -99,7 +99,7 @@ def fesem(
     init_epochs: local epochs before the first clustering.
     init_restarts: restarts of the k-means of the start; the best one is kept.
     init_clients: random clients whose models this k-means sees; 0 is all, or
-      `MAX_INITIAL_CLIENTS` unless 'stacked'.
+      `MAX_INITIAL_CLIENTS` unless `client_state` is 'stacked'.
     client_state: 'stacked' keeps W_i of all clients, M * P numbers, on the devices,
       'offloaded' in the memory of their host; 'streamed' keeps none.
   """

@@ -55,9 +55,9 @@ def simulate(
       `deployed` ones.
     unseen: training and test split of clients that take no part, as the second pair of
       `data.hold_out_clients`. They are measured after the last round, each with the
-      model of its lowest training loss; no metrics for personal models.
-    later_phases: data that begin at later rounds, as those of `data.load_phases` but
-      the first. Shapes must be those of `train` and `test`.
+      model of its lowest training loss or as the method says; not for personal models.
+    later_phases: data that begin at later rounds, as all phases of
+      `data.load_phases` except the first. Shapes must be those of `train` and `test`.
     patience: ends the run after so many rounds in which no client moved and FeSEM's
       Eq. 6, if measured, changed by less than 0.1 %; 0 never does. Methods without
       clusters have no such end.

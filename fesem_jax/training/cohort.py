@@ -94,7 +94,7 @@ def for_each_client(
     cohort: S clients.
     key: key of this round; each client folds its id into it.
     reduction: of what clients send; all is kept by default.
-    state: [S, ...] `Client.state`, like what `update_client` keeps, which replaces it.
+    state: [S, ...] `Client.state`, of the structure that `update_client` keeps.
     inputs: [S, ...] `Client.inputs`.
     broadcast: `Client.broadcast`, whole on every device.
 
@@ -103,7 +103,7 @@ def for_each_client(
 
   Raises:
     UserError: if `starts` are of other clients than the cohort's, or if `update_client`
-      sends a model that attacks or `local.sends` change without `Client.send`.
+      bypasses `Client.send` although attacks or `local.sends` change what is sent.
   """
   per_chunk = local.clients_per_chunk
   call = Call(
