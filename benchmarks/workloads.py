@@ -72,9 +72,9 @@ class Workload(NamedTuple):
     rng = np.random.default_rng(0)
     if self.shards and (cifar10 := _cifar10()):
       x, y = cifar10
-      each = self.examples // self.shards
-      first = rng.permutation(len(y) // each)[: num_clients * self.shards] * each
-      rows = np.argsort(y, kind='stable')[(first[:, None] + np.arange(each)).ravel()]
+      length = self.examples // self.shards
+      first = rng.permutation(len(y) // length)[: num_clients * self.shards] * length
+      rows = np.argsort(y, kind='stable')[(first[:, None] + np.arange(length)).ravel()]
       return x[rows], y[rows], sizes
     shape = (sizes.sum(), *self.example_shape)
     if self.network == 'lstm':

@@ -69,7 +69,7 @@ class Task:
   gpu: str = ''
 
   def __call__(self) -> dict[str, Any]:
-    """What `carry_out` of the binary returns for each part."""
+    """Carries out the parts; `carry_out` of the binary returns their values."""
     results = dict[str, Any]()
     for number in SIGNALS:
       signal.signal(number, signal.default_int_handler)
@@ -87,7 +87,7 @@ class Task:
     try:
       start.main_with_clear_errors(main)([])
     except SystemExit as e:
-      if e.code == 130 and os.environ['SUBMITIT_EXECUTOR'] == 'slurm':
+      if e.code == start.INTERRUPTED and os.environ['SUBMITIT_EXECUTOR'] == 'slurm':
         _requeue(os.environ['SLURM_JOB_ID'])
       raise
     return results
@@ -201,9 +201,9 @@ def _submit(
   tasks = [Task(binary, sys.argv[1:], some) for some in parts]
   options: dict[str, Any] = {'timeout_min': 10**6}
   if f.launcher == 'slurm':
-    given = split_call(f'sbatch({f.slurm})', 'slurm')[1]
+    chosen = split_call(f'sbatch({f.slurm})', 'slurm')[1]
     options = {'time': 60, 'array_parallelism': f.workers or 1000}
-    options |= {str(name): value(text) for name, text in given.items()}
+    options |= {str(name): value(text) for name, text in chosen.items()}
   else:
     gpus = [path.name[6:] for path in pathlib.Path('/dev').glob('nvidia[0-9]*')]
     gpus = os.environ.get('CUDA_VISIBLE_DEVICES', ','.join(sorted(gpus))).split(',')
@@ -231,7 +231,7 @@ def _absent(jobs: Iterable[str]) -> set[str]:
 
 
 def _outcome(job: str) -> dict[str, Any] | str | None:
-  """What a job returned, by part, or its error; None without a result yet."""
+  """Values that a job returned, by part, or its error; None without a result yet."""
   if not (path := pathlib.Path(f'{job}_0_result.pkl')).exists():
     return None
   state, content = pickle.loads(path.read_bytes())

@@ -12,11 +12,10 @@ from fesem_jax.core import sharding
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.interrupts import handed_on
 
-from .start import LOST_OTHERS
+from .start import INTERRUPTED, LOST_OTHERS
 
 # The others of a process that failed end by themselves within this, or are killed.
 _GRACE_SECONDS = 8.0
-_INTERRUPTED = 130
 
 
 def launch(num_processes: int, arguments: list[str]) -> int:
@@ -60,7 +59,7 @@ def launch(num_processes: int, arguments: list[str]) -> int:
       send(signal.SIGKILL)
   failed = [code for process in started if (code := process.wait())]
   if not failed or received:
-    return _INTERRUPTED if failed else 0
+    return INTERRUPTED if failed else 0
   # JAX aborts what a silent process leaves waiting.
   failed.sort(key=lambda code: code in (LOST_OTHERS, -signal.SIGABRT))
   return failed[0] if failed[0] > 0 else 128 - failed[0]

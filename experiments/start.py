@@ -29,6 +29,7 @@ from . import methods, usage
 LOST_OTHERS = 75
 # That of a process that SIGPIPE ends, as shells give it.
 CLOSED_PIPE = 141
+INTERRUPTED = 130  # That after a signal of `interrupts.SIGNALS`.
 _PRESETS = pathlib.Path(__file__).parent / 'presets'
 # What absl says before the message of a parser, which names the flag.
 _ABSL = r'(?s)^flag --(\w+)=.*?: (?=\1: )'
@@ -108,7 +109,7 @@ def _interrupted(sentence: str) -> NoReturn:
   """Ends the process after Ctrl-C or another of `interrupts.SIGNALS`."""
   if processes.is_first():
     print(sentence, file=sys.stderr)
-  sys.exit(130)
+  sys.exit(INTERRUPTED)
 
 
 def parse_flags(argv: list[str]) -> list[str]:

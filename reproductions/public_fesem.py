@@ -25,8 +25,8 @@ def equal_centers(local: LocalTraining, *, num_clusters: int = 10) -> Algorithm:
   def init(key, data):
     model = local.model.init(key)
     clusters = jax.random.randint(key, (data.num_clients,), 0, num_clusters)
-    own = tree.repeat(model, data.num_clients)
-    return FesemState(tree.repeat(model, num_clusters), clusters, own, jnp.int32(0))
+    models = tree.repeat(model, data.num_clients)
+    return FesemState(tree.repeat(model, num_clusters), clusters, models, jnp.int32(0))
 
   return method._replace(init=init)
 

@@ -5,9 +5,9 @@ r"""Ours against other simulators: one table of ratios (`make bench`).
 All do the same work: the local epochs of every client from one model, then their mean,
 weighted by examples. Before timing, one step of one client must change every parameter
 by the same norm everywhere (0.2 %), and so must a whole round of all clients (25 %, W9
-60 %: the order of examples differs, and on random data much of the mean is noise), so
-that work cannot be skipped. Rounds alternate between simulators; a round in which other
-processes used the cores is dropped.
+70 %, W10 50 %: the order of examples differs, and on random data much of the mean is
+noise), so that work cannot be skipped. Rounds alternate between simulators; a round in
+which other processes used the cores is dropped.
 
 Ours is one process with a device per core. A peer runs in every arrangement that its
 users could pick, and the ratio is to its best one:

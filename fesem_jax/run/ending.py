@@ -31,10 +31,10 @@ def finish(run: Replicate, began: np.ndarray, measure: Callable[[], Any]) -> Res
   if run.error is not None:
     raise run.error
   spec, history, model = run.spec, run.out.records, run.algorithm.local.model
-  found = None
+  saved = None
   if run.measured is None and spec.workdir is not None:  # No round was left.
-    found = read_result(spec.workdir, history, spec.make_portrait)
-  summary, clients, picture = found or _measured(run, began, measure)
+    saved = read_result(spec.workdir, history, spec.make_portrait)
+  summary, clients, picture = saved or _measured(run, began, measure)
   (*earlier, last), task, used = history, model.measured_as, run.runner.deployed
   since = max(p.first_round for p in spec.phases if p.first_round <= last['round'])
   every = spec.eval_every
@@ -67,8 +67,8 @@ def finish(run: Replicate, began: np.ndarray, measure: Callable[[], Any]) -> Res
     result = dataclasses.replace(result, clients=clients)
   if spec.workdir is not None:
     picture = result.portrait if spec.make_portrait else {}
-    options = spec.save_models, found and found[0]
-    write_result(spec.workdir, result, picture, *options)
+    before = saved and saved[0]
+    write_result(spec.workdir, result, picture, spec.save_models, before)
   return result
 
 

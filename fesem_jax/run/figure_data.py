@@ -124,8 +124,8 @@ def confused(
   models: DeployedModels, test: FederatedData, places: np.ndarray
 ) -> dict[str, np.ndarray]:
   """`confusion` [K, L, L] int32 of the clients of each cluster, rows true classes."""
-  classes, own = test.num_classes, models.personal or models.mixture is not None
-  if own or models.task is not CLASSIFICATION or classes > _MAX_CLASSES:
+  classes, personal = test.num_classes, models.personal or models.mixture is not None
+  if personal or models.task is not CLASSIFICATION or classes > _MAX_CLASSES:
     return {}
   choice = np.zeros(len(places), int) if models.choice is None else models.choice
   on_host = jax.tree.map(processes.on_host, test)

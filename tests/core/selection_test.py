@@ -34,8 +34,8 @@ class Seen(fj.Callback):
 
   def on_round(self, event):
     ids = np.asarray(event.drawn.ids)
-    own = np.asarray(event.arranged[0].client_ids)
-    self.clients.append(sorted(own[ids[ids < len(SIZES)]].tolist()))
+    numbers = np.asarray(event.arranged[0].client_ids)
+    self.clients.append(sorted(numbers[ids[ids < len(SIZES)]].tolist()))
     self.models.append(
       [np.asarray(x[0]) for x in event.state.params['logits'].values()]
     )

@@ -37,9 +37,9 @@ def test_a_job_that_dies_costs_its_own_runs_alone(tmp_path, monkeypatch, caplog)
   monkeypatch.setattr(cluster, '_LAG_SECONDS', 1.0)
   methods = '--algorithms=fed_avg,Once=dies:method,Often=dies:method(deaths=9)'
   assert 'parts are done; repeat' in compare(methods, '--workers=3', '--wait=0').stdout
-  found = compare(methods)
-  assert found.returncode == 1
-  assert re.search(r'Often: job died .no result.; see /', found.stderr)
+  done = compare(methods)
+  assert done.returncode == 1
+  assert re.search(r'Often: job died .no result.; see /', done.stderr)
   assert 'Once: job died (no result); see' in caplog.text
   before = times()
   assert len(before) == 4

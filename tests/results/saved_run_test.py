@@ -219,9 +219,9 @@ def test_a_mixture_predicts_the_weighted_mean_of_its_models():
     used, np.array(['a', 'b']), Examples((6,), 'float32', 1.0, 3), local.model
   )
   x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
-  each = [result.predict(x, cluster=k, probabilities=True) for k in (0, 1)]
+  centers = [result.predict(x, cluster=k, probabilities=True) for k in (0, 1)]
   for client, (a, b) in zip(result.names, weights, strict=True):
-    want = a * each[0] + b * each[1]
+    want = a * centers[0] + b * centers[1]
     got = result.predict(x, client=str(client), probabilities=True)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
     with pytest.raises(UserError, match='client'):

@@ -1,4 +1,4 @@
-"""What `simulate` takes."""
+"""Arguments of `simulate`, as a `Spec` holds them."""
 
 import dataclasses
 

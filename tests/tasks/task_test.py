@@ -1,4 +1,4 @@
-"""What tasks say about their metrics, and which task a record is of."""
+"""Metrics of tasks, and the task of a record."""
 
 import functools
 import math

@@ -55,9 +55,9 @@ def test_the_largest_changes_are_sent():
 def test_random_changes_are_drawn_anew_and_right_on_average():
   change = vector(END) - vector(START)
   result = sent('random_k(0.25)')
-  there = np.abs(result) > 1e-6
-  assert there.sum() == pytest.approx(152, abs=1)  # ceil(0.25 P)
-  assert_close(result[there], change[there], atol=1e-6)
+  nonzero = np.abs(result) > 1e-6
+  assert nonzero.sum() == pytest.approx(152, abs=1)  # ceil(0.25 P)
+  assert_close(result[nonzero], change[nonzero], atol=1e-6)
   keys = jax.random.split(KEY, 400)
   many = jax.vmap(
     lambda key: compression('random_k(0.25, error_feedback=False)').transform(

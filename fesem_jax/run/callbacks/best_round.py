@@ -103,10 +103,10 @@ class BestRound(Callback):
       self.models = used
       return
     models = ClientModels(used.shared, used.choice, used.personal, used.mixture)
-    wanted = saved_models.are_wanted(models, len(used.names), self._save_models)
+    saves = saved_models.are_wanted(models, len(used.names), self._save_models)
 
     def write() -> None:
-      if wanted:
+      if saves:
         saved_models.write(folder, used, event.number, saved_models.BEST)
       else:  # That of an earlier round.
         (folder / saved_models.BEST).unlink(missing_ok=True)
