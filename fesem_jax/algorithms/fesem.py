@@ -84,8 +84,9 @@ def fesem(
 
   Args:
     num_clusters: K.
-    prox_lambda: lambda, whose value the paper does not state; see `penalty`.
-    prox_weighting: 'uniform' or 'paper', lambda / (m alpha_i).
+    prox_lambda: lambda; the paper does not state its value.
+    prox_weighting: the factor in Eq. 7: 'uniform' is lambda for all clients; 'paper' is
+      lambda / (m alpha_i), for m clients and the share alpha_i of client i's examples.
     cluster_on: what is compared with the centers: 'all' parameters; those of a layer,
       e.g. 'logits', as in the authors' code, or of patterns separated by commas, e.g.
       '*/lora_a,*/lora_b'; or 'matched', which is FeSEM-MA (Section 5.1).

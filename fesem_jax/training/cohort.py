@@ -96,7 +96,7 @@ def for_each_client(
     reduction: of what clients send; all is kept by default.
     state: [S, ...] `Client.state`, of the structure that `update_client` keeps.
     inputs: [S, ...] `Client.inputs`.
-    broadcast: `Client.broadcast`, whole on every device.
+    broadcast: `Client.broadcast`, the same arrays for all clients.
 
   Returns:
     `Trained`, split over the mesh; its `state` is what clients keep.
@@ -260,7 +260,7 @@ def train_cohort(
 
   Args:
     local: how clients train.
-    starts: the models to start from; the clients' own are overwritten.
+    starts: the models to start from; results may reuse the memory of `personal`.
     data: training split.
     cohort: S clients.
     key: of this round.

@@ -19,8 +19,7 @@ def penalty(
 ) -> jax.Array | float | None:
   """[] or [S] float32 factor of |W - W~(r_i)|^2 in each client's loss; None if 0.
 
-  The paper minimizes alpha_i F_i + (lambda / m) Dist: divided by alpha_i, a client
-  minimizes F_i + lambda / (m alpha_i) Dist ('paper'). 'uniform' is lambda for all.
+  'paper' divides Eq. 7, alpha_i F_i + (lambda / m) |W - W~(r_i)|^2, by alpha_i.
   """
   if prox_lambda == 0:
     return None
