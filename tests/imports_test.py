@@ -27,7 +27,7 @@ MAY_IMPORT = {
 
 # Each takes between 20 ms and a second to import.
 USED_LATER = {
-  'PIL', 'altair', 'datasets', 'h5py', 'jinja2', 'matplotlib', 'mlflow', 'orbax',
+  'PIL', 'altair', 'datasets', 'h5py', 'jinja2', 'matplotlib', 'orbax',
   'pandas', 'pyarrow', 'scipy', 'sklearn', 'tensorboardX', 'tensorflow_datasets',
   'tensorstore', 'vl_convert', 'wandb',
 }  # fmt: skip

@@ -71,7 +71,7 @@ def test_flags_and_presets_that_a_page_names_exist(page):
   of_others = {'constraint', 'editable', 'helpfull', 'strict'}
   # Of Slurm and Google Cloud.
   of_others |= {'nodes', 'ntasks', 'gpus', 'kill', 'signal', 'worker', 'command'}
-  of_others |= {'backend', 'require'}  # Of MLflow, and of pip.
+  of_others |= {'require'}  # Of pip.
   of_others |= {'xla_gpu_enable_triton_gemm'}  # Of XLA.
   assert named - of_others <= _flags_of_binaries()
   presets = set(re.findall(r'--flagfile=(?:experiments/presets/)?([\w/]+)', text))

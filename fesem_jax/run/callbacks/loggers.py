@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -79,19 +78,19 @@ def wandb() -> Logger:
   import wandb as package  # An optional dependency, and slow to import.
 
   def opened(event: Event) -> Opened:
-    name = secrets.token_hex(8)
-    if event.workdir is not None:
-      path = event.workdir / 'wandb_run.txt'
+    name, folder = secrets.token_hex(8), event.workdir
+    if folder is not None:
+      path = folder / 'wandb_run.txt'
       if not path.exists():
         path.write_text(name)
       name = path.read_text()
     run = package.init(
       project=os.environ.get('WANDB_PROJECT', 'fesem_jax'),
-      name=_name(event),
+      name=None if folder is None else '/'.join(folder.absolute().parts[-2:]),
       id=name,
       resume='allow',
       reinit='create_new',  # Leaves other runs of the caller open.
-      dir=event.workdir,
+      dir=folder,
       config={'seed': event.seed} | (event.config or {}),
       settings=package.Settings(silent=True, console='off'),
     )
@@ -101,36 +100,8 @@ def wandb() -> Logger:
   return Logger(opened=opened)
 
 
-def mlflow() -> Logger:
-  """Writes to `workdir/mlflow.db`, or to MLFLOW_TRACKING_URI if it is set."""
-  os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')
-  import mlflow as package  # An optional dependency, and slow to import.
-
-  def opened(event: Event) -> Opened:
-    local = f'sqlite:///{(event.workdir or pathlib.Path()).absolute()}/mlflow.db'
-    package.set_tracking_uri(os.environ.get('MLFLOW_TRACKING_URI', local))
-    package.set_experiment(os.environ.get('MLFLOW_EXPERIMENT_NAME', 'fesem_jax'))
-    run = package.start_run(run_name=_name(event), nested=True)
-    options = {'seed': event.seed} | (event.config or {})
-    package.log_params({key: str(x)[:500] for key, x in options.items()})
-
-    def write(number: int, numbers: dict[str, float]) -> None:
-      keyed = {re.sub(r'[^\w\-./: ]', '_', name): x for name, x in numbers.items()}
-      package.log_metrics(keyed, number, run_id=run.info.run_id)
-
-    return write, lambda error: package.end_run('FAILED' if error else 'FINISHED')
-
-  return Logger(opened=opened)
-
-
-def _name(event: Event) -> str | None:
-  """The name of a run in loggers: the last two folders of its path."""
-  folder = event.workdir
-  return None if folder is None else '/'.join(folder.absolute().parts[-2:])
-
-
 LOGGERS: Mapping[str, Callable[[], Logger]] = MappingProxyType(
-  {'tensorboard': tensorboard, 'wandb': wandb, 'mlflow': mlflow}
+  {'tensorboard': tensorboard, 'wandb': wandb}
 )
 
 
