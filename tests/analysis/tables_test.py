@@ -12,7 +12,7 @@ from scipy import stats
 
 from fesem_jax.analysis import tables
 from fesem_jax.evaluation import curves
-from fesem_jax.run.results.frames import Recorded, joined, rounds_of
+from fesem_jax.run.results.frames import Recorded, joined
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import text_tables
 from fesem_jax.utils.errors import UserError
@@ -37,7 +37,7 @@ def frames(by_label, clients=None, config=None):
   runs = [
     Recorded(
       label, seed, {'algorithm': label.split('(')[0], **(config or {}).get(label, {})},
-      result, rounds_of([]), (clients or {}).get((label, seed)),
+      result, [], (clients or {}).get((label, seed)),
       diverged=result is None,
     )
     for label, each in by_label.items()

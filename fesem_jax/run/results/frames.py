@@ -41,7 +41,7 @@ class Recorded(NamedTuple):
   seed: int
   config: dict[str, Any]
   summary: dict[str, Any] | None  # None while it goes on, or if it diverged
-  rounds: 'DataFrame'  # of `rounds_of`
+  history: list[dict[str, Any]]  # records of rounds
   clients: 'DataFrame | None'
   folder: str = ''  # its workdir
   diverged: bool = False
@@ -52,8 +52,8 @@ class Recorded(NamedTuple):
   ) -> 'Recorded':
     """The records of a `Result`; None is a run that diverged."""
     if result is None:
-      return cls(method, seed, config, None, rounds_of([]), None, folder, diverged=True)
-    records = result.summary, rounds_of(result.history), result.clients
+      return cls(method, seed, config, None, [], None, folder, diverged=True)
+    records = result.summary, result.history, result.clients
     return cls(method, seed, config, *records, folder)
 
   @property
@@ -76,7 +76,7 @@ def read(folder: pathlib.Path, method: str = '') -> Recorded:
     config['rounds'] = done
   label, seed = method or method_label(config), (config | summary).get('seed', 0)
   clients = client_table.read(folder) if summary else None
-  records = summary or None, rounds_of(history), clients
+  records = summary or None, history, clients
   return Recorded(label or folder.name, seed, config, *records, str(folder))
 
 
@@ -153,7 +153,7 @@ def joined(runs: Sequence[Recorded], order: Sequence[str] = ()) -> Frames:
     for target in summary.pop('rounds_to_target', None) or []:
       row[f'rounds_to.{target["target"]:g}'] = target['deployed']
     rows.append(row | flatten_dict(summary | {'config': run.config}, sep='.'))
-    rounds.append(run.rounds.assign(**key))
+    rounds.append(rounds_of(run.history).assign(**key))
     if run.clients is not None:
       clients.append(run.clients.assign(**key))
   empty = pandas.DataFrame(columns=[*KEYS, 'client'])
