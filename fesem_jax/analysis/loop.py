@@ -5,7 +5,7 @@ import json
 import pathlib
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -15,7 +15,7 @@ from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.tuning import Choice, Outcome, Search, Values, in_words
 from fesem_jax.checks import rules
 from fesem_jax.run.configuration import check_same, digest_of_data
-from fesem_jax.run.loop import run_many
+from fesem_jax.run.loop import begin_to_compile, run_many
 from fesem_jax.run.results import files, records
 from fesem_jax.run.results.frames import Recorded, joined, read, read_runs
 from fesem_jax.run.results.result import Result
@@ -98,9 +98,9 @@ def run_entries(
   counter, written = _Counter(total, say), time.monotonic()
   try:
     with progress_lines.shown(progress), rules.silenced():
-      for label, entry in entries.items():
+      for label, like in _compiled_ahead(entries, seeds, search, runs_at_once):
         outcomes = _outcomes(
-          label, entry, seeds, search, counter, runs_at_once, choices
+          label, entries[label], seeds, search, counter, runs_at_once, choices, like
         )
         error = next((run for run in outcomes if isinstance(run, UserError)), None)
         if error is not None:
@@ -126,10 +126,10 @@ def _outcomes(
   counter: '_Counter',
   runs_at_once: int,
   choices: dict[str, Choice],
+  like: Sequence[Splits],
 ) -> list[Outcome]:
   """The outcomes of a method's reported runs; tuning adds to `choices` before."""
   try:
-    like = _shared_splits(entry, seeds, search) if not runs_at_once else []
     at_once = len(seeds) if like else runs_at_once
     values: Values = {}
     if search and entry.points:
@@ -141,18 +141,37 @@ def _outcomes(
     return [e]
 
 
-def _shared_splits(
-  entry: Entry, seeds: Sequence[int], search: Search | None
-) -> list[Splits]:
-  """The data of a method's tuning and reported runs, which then share programs."""
-  pairs = dict[int, Splits]()
-  if search and entry.points and seeds:
-    runs = [(seed, False) for seed in seeds] + [(seed, True) for seed in search.seeds]
-    for seed, is_tuning in runs:
-      with contextlib.suppress(UserError):
-        spec = entry.plan(entry.points[0], seed, is_tuning).spec
-        pairs[id(spec.train)] = spec.train, spec.test
-  return list(pairs.values())
+def _compiled_ahead(
+  entries: Mapping[str, Entry],
+  seeds: Sequence[int],
+  search: Search | None,
+  runs_at_once: int,
+) -> Iterator[tuple[str, list[Splits]]]:
+  """Each method, with the data of its runs if tuning and reported runs share programs.
+
+  These are compiled while the method before runs.
+  """
+
+  def begin(label: str) -> tuple[str, list[Splits]]:
+    entry, specs, finished = entries[label], list[Spec](), True
+    if search and entry.points and not runs_at_once:
+      runs = [(seed, False) for seed in seeds] + [(seed, True) for seed in search.seeds]
+      for seed, is_tuning in runs if seeds else ():
+        with contextlib.suppress(UserError):
+          spec = entry.plan(entry.points[0], seed, is_tuning).spec
+          specs.append(spec)
+          finished &= bool(spec.workdir and (spec.workdir / 'summary.json').exists())
+    like = list({id(s.train): (s.train, s.test) for s in specs}.values())
+    if not finished:
+      with contextlib.suppress(Exception):  # It comes again in the run.
+        begin_to_compile(specs, len(seeds), like)
+    return label, like
+
+  methods = map(begin, entries)
+  following = next(methods, None)
+  while following is not None:
+    method, following = following, next(methods, None)
+    yield method
 
 
 def _tuned(label: str, entry: Entry, search: Search, *options: Any) -> Choice:

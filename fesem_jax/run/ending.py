@@ -4,10 +4,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
-from fesem_jax.core import placement, prng_streams, sharding
+from fesem_jax.core import placement
 from fesem_jax.data import label_counts
 from fesem_jax.evaluation import curves
 from fesem_jax.models.starting import whole_model
@@ -113,9 +112,8 @@ def _measured(run: Replicate, began: np.ndarray, measure: Callable[[], Any]) -> 
 def _portrait(run: Replicate) -> dict[str, np.ndarray]:
   """Values that figures show of the clients; see `Result`."""
   (train, test), places = run.splits, run.places
-  key = prng_streams.folded(jax.random.key(run.spec.seed), prng_streams.PORTRAIT)
-  key = sharding.replicate(key, run.algorithm.local.mesh)
-  picture = figure_data.draw(run.algorithm, run.state, train, key, places)
+  seed = run.spec.seed
+  picture = figure_data.draw(run.algorithm, run.state, train, seed, places)
   picture |= {'label_counts': label_counts(run.on_host)}
   picture |= figure_data.confused(run.deployed(run.state), test, places)
   return picture | figure_data.sheets(picture, run.on_host)

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.core import prng_streams, stratified
+from fesem_jax.core import prng_streams, sharding, stratified
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.gram_matrices import centered_gram
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.models.mixture import as_one_model, optimizer_of
 from fesem_jax.run import programs
-from fesem_jax.run.programs import run_once
+from fesem_jax.run.programs import Program, run_once
 from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.training.cohort import train_cohort
@@ -51,20 +51,17 @@ def sketch(key: jax.Array, stack: Params, origin: Params) -> jax.Array:
   return signed.reshape(flat.shape[0], -1, _SKETCH).sum(axis=1)
 
 
-def draw(
-  algorithm: Algorithm,
-  state: Any,
-  train: FederatedData,
-  key: jax.Array,
-  places: np.ndarray,
-) -> dict[str, np.ndarray]:
-  """Principal components of local models, and what is known of the clients.
+def local_models(
+  algorithm: Algorithm, state: Any, train: FederatedData, seed: int
+) -> tuple[Program, tuple[Any, ...]]:
+  """The program of `draw`, which is being compiled, and its arguments.
 
-  Up to 400 clients train once more from the model they deploy, as in a round but
-  without noise, compression or lies of bad clients. `sampled` are their positions.
+  `state` may be its shapes.
   """
   count, train = len(train.info.names), dataclasses.replace(train, attack=None)
   local = algorithm.local._replace(dropout_rate=0.0, sends=None)
+  key = prng_streams.folded(jax.random.key(seed), prng_streams.PORTRAIT)
+  key = sharding.replicate(key, local.mesh)
   rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
   if train.shard_rows is None:
     sampled = np.sort(rng.permutation(count)[:_MAX_CLIENTS])
@@ -98,9 +95,25 @@ def draw(
 
   args = (state, train, jnp.asarray(ids, jnp.int32), key)
   what, options = 'local models for the figures', run_once(local, train, runs=2)
-  program = programs.compiled(what, algorithm, gram, *args, **options)
-  with progress_lines.waiting_for(what):
+  return programs.compiled(what, algorithm, gram, *args, **options), args
+
+
+def draw(
+  algorithm: Algorithm,
+  state: Any,
+  train: FederatedData,
+  seed: int,
+  places: np.ndarray,
+) -> dict[str, np.ndarray]:
+  """Principal components of local models, and what is known of the clients.
+
+  Up to 400 clients train once more from the model they deploy, as in a round but
+  without noise, compression or lies of bad clients. `sampled` are their positions.
+  """
+  program, args = local_models(algorithm, state, train, seed)
+  with progress_lines.waiting_for(program.what):
     products, counts, clusters = processes.on_host(program(*args))
+  ids = np.asarray(args[2])
   # Weights beyond 1e19 overflow here.
   kept = np.flatnonzero(counts & np.isfinite(products.diagonal()))
   products = products[np.ix_(kept, kept)]

@@ -13,7 +13,7 @@ import numpy as np
 from fesem_jax.core import batching, placement
 from fesem_jax.core.arrangement import arrange, arrange_together
 from fesem_jax.data.attacks import backdoor_of
-from fesem_jax.run import programs
+from fesem_jax.run import figure_data, programs
 from fesem_jax.run.checks import check_run
 from fesem_jax.run.ending import finish
 from fesem_jax.run.evaluation import Measured
@@ -155,6 +155,11 @@ def _run_members(
   """Carries out runs of which equally many rounds are done, which began at `clock`."""
   inputs, done = _inputs(runner, runs), runs[0].done
   if done < runs[0].spec.rounds:
+    _ = runner.programs
+    for run in runs:
+      if run.spec.workdir is not None and run.spec.make_portrait:
+        args = run.algorithm, runner.shape, run.splits[0], run.spec.seed
+        figure_data.local_models(*args)
     runner.wait()
   started = time.perf_counter()
   if done:
@@ -255,6 +260,15 @@ def run_many(
     with progress_lines.shown(shows):
       _run_group(group, at_most, like, end)
   return [outcomes.get(id(spec)) for spec in specs]
+
+
+def begin_to_compile(specs: Sequence[Spec], most: int, like: Sequence[Splits]) -> None:
+  """Begins to compile what `run_many` needs for runs, up to `most` at once."""
+  last = specs[-1]
+  if (count := min(most, most_at_once(last))) > 1:
+    pairs = [(spec.train, spec.test) for spec in specs]
+    *_, splits = arranged = arrange_together(last.algorithm.local, pairs, like)
+    _ = runner_of(last, splits, count, axes_of(arranged)).programs
 
 
 def _with_data_of_method(spec: Spec) -> Spec:

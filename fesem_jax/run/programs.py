@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import jax
@@ -127,16 +127,19 @@ def clock() -> np.ndarray:
 
 
 class Program:
-  """A function that is compiled on another thread; `what` it does is for messages."""
+  """A function that another thread compiles; `what` it does is for messages."""
 
-  def __init__(self, what: str, compiling: 'Future[jax.stages.Compiled]') -> None:
-    self.what, self._compiling = what, compiling
+  def __init__(self, what: str, compile: Callable[[], jax.stages.Compiled]) -> None:
+    self.what, self._compile = what, compile
+    self._compiling = _threads().submit(compile)
 
   @functools.cached_property
   def compiled(self) -> jax.stages.Compiled:
     """The compiled function; raises `TooLarge` if it does not fit."""
     with waiting(f'compiling {self.what}'):
       try:
+        if self._compiling.cancel():  # It was to come after others.
+          return self._compile()
         return self._compiling.result()
       except Exception:
         clear()  # The device may have room in a later run.
@@ -173,7 +176,7 @@ def compiled(
     traced_program = traced(what, key, fn, *args, **options)
     with waiting(f'compiling {what}'):
       lowered = traced_program.lower()
-    program = Program(what, _threads().submit(compile_to_fit, lowered, args, what))
+    program = Program(what, lambda: compile_to_fit(lowered, args, what))
     if processes.count() > 1:  # All of them are to compile in the same order.
       _ = program.compiled
     return program

@@ -37,7 +37,7 @@ def drawn(name, sends=None, **options):
   return (
     data,
     state,
-    figure_data.draw(algorithm, state, data, KEY, np.arange(6)),
+    figure_data.draw(algorithm, state, data, 0, np.arange(6)),
   )
 
 
@@ -72,7 +72,7 @@ def test_neither_compression_nor_noise_is_in_the_portrait(name, sends):
   options = {'num_clusters': 2} if name == 'fesem' else {}
   data, state, result = drawn(name, sends, **options)
   clear = algorithms.build(name, helpers.local(chunk=2), **options)
-  want = figure_data.draw(clear, state, data, KEY, np.arange(6))
+  want = figure_data.draw(clear, state, data, 0, np.arange(6))
   # Signs of components are arbitrary.
   for key in ('coordinates', 'variance'):
     np.testing.assert_allclose(abs(result[key]), abs(want[key]), rtol=1e-3, atol=1e-4)
@@ -87,7 +87,7 @@ def test_lies_of_bad_clients_are_not_in_the_portrait(name):
   data, state, want = drawn(name, **options)
   algorithm = algorithms.build(name, helpers.local(chunk=2), **options)
   bad = attacks.apply(data, 'replacement(50)', 0.5)
-  result = figure_data.draw(algorithm, state, bad, KEY, np.arange(6))
+  result = figure_data.draw(algorithm, state, bad, 0, np.arange(6))
   for key in ('coordinates', 'variance'):
     np.testing.assert_allclose(abs(result[key]), abs(want[key]), rtol=1e-3, atol=1e-4)
 
