@@ -26,8 +26,6 @@ from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.progress_lines import duration
 
-_SECONDS_BETWEEN_TABLES = 30
-
 
 class Planned(NamedTuple):
   """A run before it is carried out."""
@@ -66,7 +64,7 @@ def run_entries(
     seeds: of the reported runs.
     search: seeds and metric of tuning.
     folder: of the comparison, METHOD/seedN. All runs in it are in the table, which is
-      written at the end, also if it is interrupted, and after methods every 30 s.
+      written at the end, also if it is interrupted.
     runs_at_once: see `simulate_many`; 0 lets tuning and reported runs share programs.
     progress: whether live progress is shown.
     say: prints a line for each run; without it, each rule warns once.
@@ -95,7 +93,7 @@ def run_entries(
 
   total = len(entries) * len(seeds)
   total += sum(len(e.points) * len(search.seeds) for e in entries.values() if search)
-  counter, written = _Counter(total, say), time.monotonic()
+  counter = _Counter(total, say)
   try:
     with progress_lines.shown(progress), rules.silenced():
       for label, like in _compiled_ahead(entries, seeds, search, runs_at_once):
@@ -108,9 +106,6 @@ def run_entries(
             logging.warning('%s: cannot run: %s', label, error)
           refused[label] = error
         recorded += [run for run in outcomes if isinstance(run, Recorded)]
-        if time.monotonic() - written > _SECONDS_BETWEEN_TABLES:
-          compared()
-          written = time.monotonic()
   finally:
     result = compared()
   if entries and len(refused) == len(entries):
