@@ -48,7 +48,7 @@ class FesemState(NamedTuple):
   assignment: jax.Array  # [M] int32 r_i
   client_params: Any  # [M, ...] W_i after its last training; None if streamed
   rounds: jax.Array  # [] int32 rounds done
-  server: Any = ()  # of the server optimizer
+  server: Any = ()  # state of the server optimizer
 
 
 @recorded
@@ -78,40 +78,40 @@ def fesem(
   `init` does the first E-step and M-step, and a round is local training, E-step,
   M-step: the order of the paper's Algorithm 1, E, M, local, E, M, local, ...
 
-  A client that is not drawn keeps its assignment and deploys the current value of
-  that center. A client stays near the center that it starts from, so a wrong
-  assignment can persist; `wrappers` has remedies beyond the paper.
+  A client outside the cohort keeps its assignment and deploys the current value of
+  its center. Local training stays near the center from which it starts, so a wrong
+  assignment can persist; `algorithms.wrappers` has remedies beyond the paper.
 
   Args:
     num_clusters: K.
     prox_lambda: lambda; the paper does not state its value.
     prox_weighting: the factor in Eq. 7: 'uniform' is lambda for all clients; 'paper' is
       lambda / (m alpha_i), for m clients and the share alpha_i of client i's examples.
-    cluster_on: what is compared with the centers: 'all' parameters; those of a layer,
-      e.g. 'logits', as in the authors' code, or of patterns separated by commas, e.g.
-      '*/lora_a,*/lora_b'; or 'matched', which is FeSEM-MA (Section 5.1).
-    weighting: of clients in Eq. 6 and 9.
-    aggregation: in place of the mean of Eq. 9; see `robust.aggregation`.
-    server_optimizer: moves each center by a step along the mean change of its clients.
-    track_objective: whether rounds report Eq. 6 after each step.
-    init_models: before the first clustering, clients train from one 'common' random
-      model (the paper), or each from a 'random' one. With 'by_loss', each trains K
-      random models and joins the best; see `train_and_choose`.
+    cluster_on: the parameters that the E-step compares: 'all'; a layer, such as
+      'logits' (the authors' code); patterns separated by commas, such as
+      '*/lora_a,*/lora_b'; or 'matched' for FeSEM-MA (Section 5.1).
+    weighting: weights of clients in Eq. 6 and 9.
+    aggregation: replaces the mean of Eq. 9; see `robust.aggregation`.
+    server_optimizer: moves each center along the mean change of its clients' models.
+    track_objective: whether a round reports Eq. 6 after each of its three steps.
+    init_models: where local training before the first clustering starts: one 'common'
+      random model (the paper) or a 'random' model for each client. With 'by_loss', a
+      client trains K random models and joins the best one.
     init_epochs: local epochs before the first clustering.
-    init_restarts: restarts of the k-means of the start; the best one is kept.
-    init_clients: random clients whose models this k-means sees; 0 is all, or
+    init_restarts: restarts of the first clustering, by k-means; the best one is kept.
+    init_clients: number of random clients that it clusters; 0 is all, or
       `MAX_INITIAL_CLIENTS` unless `client_state` is 'stacked'.
-    client_state: 'stacked' keeps W_i of all clients, M * P numbers, on the devices,
-      'offloaded' in the memory of their host; 'streamed' keeps none.
+    client_state: where W_i of all clients are kept: 'stacked' on the devices,
+      'offloaded' in host memory; 'streamed' keeps none.
   """
   aggregate = robust.aggregation(aggregation)
   optimizer = mask_batch_stats(server_optimizer, local.model.statistics)
-  compare = comparison.build(cluster_on, local.model)
+  compared = comparison.build(cluster_on, local.model)  # the parameters of the E-step
   stacked, streamed = client_state == 'stacked', client_state == 'streamed'
-  check(stacked or not aggregate, 'client_state: aggregation needs stacked')
-  check(stacked or init_models == 'common', 'client_state: init_models needs stacked')
+  check(stacked or not aggregate, 'aggregation: needs client_state=stacked')
+  check(stacked or init_models == 'common', 'init_models: needs client_state=stacked')
   check_reduced(local, None, keeps_models=aggregate is not None)
-  aggregates_matched = compare.align is not None and aggregate is not None
+  aggregates_matched = compared.align is not None and aggregate is not None
   if not stacked:
     init_clients = min(init_clients or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
 
@@ -127,7 +127,7 @@ def fesem(
         model = tree.unstack(starts.shared, 0)
         storage = offloading.repeat(model, data.num_clients, local.mesh)
       clustering = Clustering(
-        init_restarts, weighting=weighting, comparison=compare,
+        init_restarts, weighting=weighting, comparison=compared,
         max_clients=init_clients, keep=not streamed, into=storage,
       )  # fmt: skip
       first = train_and_cluster(
@@ -148,7 +148,7 @@ def fesem(
     return train_cohort(local, starts, data, cohort, key, reduction, penalty=factor)
 
   def e_step(chunk, starts, sums, prepared):
-    cluster, distance, models = assign(compare, chunk, starts, *prepared)  # Eq. 8
+    cluster, distance, models = assign(compared, chunk, starts, *prepared)  # Eq. 8
     centers, matched = starts.shared, chunk._replace(params=models)
     sums = sums.add_start_distances(matched, starts.choice, weighting, centers)
     sums = sums.add(matched, cluster, distance, weighting, centers)
@@ -168,17 +168,17 @@ def fesem(
 
   def step(state, data, cohort, key):
     reduction = Reduction(
-      e_step,  # Of each chunk, as soon as it has trained.
+      e_step,  # Runs on each chunk of clients once it has trained.
       em.Sums.zeros(state.centers, track_objective),
-      broadcast=(compare.prepare(compare.part(state.centers)), cohort.keep_clusters),
+      broadcast=(compared.prepare(compared.part(state.centers)), cohort.keep_clusters),
       keep=not streamed,
       into=storage_for_models(state, cohort, client_state, local.mesh),
     )
     trained = local_update(local, state, data, cohort, key, reduction)
-    old = tree.rows_of(state.assignment, cohort)
-    new = jnp.where(trained.took_part(), trained.folded[0], old)
-    centers, server = m_step(trained, new, state)
-    assignment = tree.with_rows(state.assignment, cohort, new)
+    previous = tree.rows_of(state.assignment, cohort)
+    cluster = jnp.where(trained.took_part(), trained.folded[0], previous)
+    centers, server = m_step(trained, cluster, state)
+    assignment = tree.with_rows(state.assignment, cohort, cluster)
     objective = trained.sums.objective(state.centers, centers)
     info = round_info(
       trained, num_clusters, objective, state.assignment, assignment, data,

@@ -374,7 +374,7 @@ def _add_clients(parts: _Parts, clients: 'DataFrame', runs: 'DataFrame') -> None
     worst = measure.factor * over_seeds(runs, [column])[column][['mean', 'std']]
     parts.keep(worst, 'worst_decile_')
     texts = _spreads(worst['mean'], worst['std'], f'.{measure.digits}f')
-    parts.cells['clients', 'worst tenth'] = texts
+    parts.cells['clients', f'worst tenth{" (%)" * measure.percent}'] = texts
 
 
 def _add_costs(parts: _Parts, runs: 'DataFrame') -> None:
@@ -384,12 +384,12 @@ def _add_costs(parts: _Parts, runs: 'DataFrame') -> None:
   cells['costs', 's/round'] = _numbers(spent['seconds_per_round'], '.3g')
   bytes_, hours = (display.BYTES[1:], 1e9), (display.HOURS, 3600)
   for column, head, (units, one) in (
-    ('sent', '', bytes_), ('start', 'start ', bytes_),
-    ('simulated_seconds', 'on devices, ', hours),
+    ('sent', ' sent', bytes_), ('start', ' at start', bytes_),
+    ('simulated_seconds', ' on devices', hours),
   ):  # fmt: skip
     if (most := spent[column].max()) > 0:
       unit, size = display.unit_of(most / one, units)
-      cells['costs', f'{head}{unit}'] = _numbers(spent[column] * size / one, '.3g')
+      cells['costs', f'{unit}{head}'] = _numbers(spent[column] * size / one, '.3g')
   cells['costs', 'epsilon'] = _numbers(spent['epsilon'], '.3g')
   for column in (c for c in runs if c.startswith('rounds_to.')):
     target = float(column.removeprefix('rounds_to.'))
@@ -409,15 +409,17 @@ def _notes(
   """The two lines below a table."""
   seeds = runs['seed'].nunique()
   several = seeds > 1
-  over = 'Mean ± sample standard deviation over' if several else 'Metrics of'
-  first = f'{over} {seeds} seed{"s" * several}, {REPORTS[report]}'
+  of = 'Mean ± sample standard deviation' if several else 'Metrics'
+  first = f'{of} {REPORTS[report]}, {seeds} seed{"s" * several}'
   if 'evaluated_on' in runs and (held_out := runs['evaluated_on'].notna()).any():
     methods = ', '.join(map(str, runs['method'][held_out].unique()))
     first += f', on validation examples{f" ({methods})" * (not held_out.all())}'
   if several:
     holm_text = ", Holm's correction" * (correct == 'holm')
     first += f'; °: as the best (paired t-test, p ≥ {1 - LEVEL:.2g}{holm_text})'
-  second = 'Costs of a run: median seconds of a round, mean bytes.'
+  second = (
+    'Costs: median seconds of a round; mean bytes sent in a run, and at its start.'
+  )
   if len(against):
     head = heading(against.attrs['column'])
     paired = ', paired over seeds, with Student intervals' * several

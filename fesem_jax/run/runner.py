@@ -24,7 +24,7 @@ from fesem_jax.evaluation import evaluate
 from fesem_jax.run import programs
 from fesem_jax.run.programs import Program, run_often, run_once, with_passes
 from fesem_jax.run.spec import Spec
-from fesem_jax.training.cohort import calls_noted
+from fesem_jax.training.cohort import record_calls
 from fesem_jax.utils.errors import check
 
 Splits = tuple[FederatedData, FederatedData]
@@ -114,7 +114,7 @@ class Runner:
     self._shardings = jax.tree.map(lambda s: s.sharding, self._shapes)
     # A method's objections are raised here, before anything is written.
     step_args = self.shape, train, cohort, keys[1], numbers
-    with calls_noted() as calls:
+    with record_calls() as calls:
       self.traced = step.trace(*step_args)
     self.trainings = len(calls)  # of a client in a round
     self.deployed = jax.eval_shape(self._deployed, self.shape, train, numbers)

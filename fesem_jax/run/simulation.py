@@ -37,46 +37,46 @@ def simulate(
 ) -> Result:
   """Runs an algorithm for a number of rounds.
 
-  Several processes (`processes.initialize`) call it with the same arguments and a
-  workdir that they share; the first one writes and shows the progress. Runs of one
-  algorithm on data of the same shapes share their compiled programs.
+  Runs of one algorithm on data of the same shapes share their compiled programs. In a
+  run over several processes (`processes.initialize`), each process calls `simulate`
+  with the same arguments; only the first writes to the shared workdir.
 
   Args:
-    algorithm: see `Algorithm`; its `local` is how clients train.
+    algorithm: the method; its `local` is the local training.
     train: training split.
     test: test split of the same clients.
-    rounds: total number of rounds, including those before a resumption.
-    seed: of all random numbers.
-    clients_per_round: S, drawn uniformly; 0 is every client. Below 1 it is a share of
-      the clients, rounded, at least one. Or a `selection.Selection`.
-    eval_every: rounds between evaluations; 0 evaluates after the last only.
-    eval_start: whether to evaluate the start too, as round 0.
+    rounds: total number of rounds, including those of a resumed run.
+    seed: seed of all random numbers.
+    clients_per_round: number of clients drawn uniformly in each round, or their share
+      if it is below 1; 0 is all clients. Or a `selection.Selection`.
+    eval_every: rounds between evaluations; 0 evaluates after the last round only.
+    eval_start: whether to also evaluate before the first round, as round 0.
     finetune_epochs: local epochs before the `finetuned` metrics; 0 repeats the
-      `deployed` ones.
-    unseen: training and test split of clients that take no part, as the second pair of
-      `data.hold_out_clients`. They are measured after the last round, each with the
-      model of its lowest training loss or as the method says; not for personal models.
-    later_phases: data that begin at later rounds, as all phases of
-      `data.load_phases` except the first. Shapes must be those of `train` and `test`.
-    patience: ends the run after so many rounds in which no client moved and FeSEM's
-      Eq. 6, if measured, changed by less than 0.1 %; 0 never does. Methods without
-      clusters have no such end.
-    progress: whether the progress is shown.
-    workdir: where metrics, summary, checkpoints and figures go: a path, or a `Workdir`,
-      which says what is saved; None writes nothing. An unfinished run of the workdir is
-      resumed; one with another seed, method, model or data is refused.
-    callbacks: watch the run, and may end it; see `Callback`.
+      `deployed` metrics.
+    unseen: training and test split of clients that do not train, such as the second
+      pair of `data.hold_out_clients`. After the last round, each is evaluated with the
+      model that has its lowest training loss, or that the method chooses.
+    later_phases: data that replace `train` and `test` at later rounds: the phases of
+      `data.load_phases` except the first. All phases need the same shapes.
+    patience: ends the run of a clustered method after this many rounds in which no
+      client changed its cluster and Eq. 6, if measured, changed by less than 0.1 %;
+      0 disables it.
+    progress: whether to show the progress.
+    workdir: folder of metrics, summary, checkpoints and figures, or a `Workdir` with
+      what to save; None writes nothing. An unfinished run in this folder is resumed;
+      a run with another seed, method, model or data is refused.
+    callbacks: functions that watch the run and can end it; see `Callback`.
     ignore_checks: ids of checks to skip, e.g. 'FJ101'.
 
   Returns:
-    `Result`.
+    The `Result` of the run.
 
   Raises:
-    UserError: on a bad argument, a model that does not fit the data or an unusable
-      workdir.
-    Diverged: when no client of a round came back with a finite update, or when
-      the training loss or Eq. 6 are not finite.
-    Stopped: after Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP, once the round is done and saved.
+    UserError: if an argument is invalid, the model does not fit the data, or the
+      workdir cannot be used.
+    Diverged: if no client of a round has a finite update, or if the training loss or
+      Eq. 6 is not finite.
+    Stopped: after Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP, once the round is saved.
   """
   return run_one(spec_of(**locals()))
 

@@ -1,4 +1,4 @@
-"""Local training of a cohort: a function of one client, mapped over its clients."""
+"""Local training of a cohort: a function of one client, mapped over the cohort."""
 
 import contextlib
 import contextvars
@@ -30,12 +30,12 @@ from fesem_jax.utils.errors import check
 
 _KEEP = Reduction()
 
-# `Client` -> its `LocalModel`, the model that it sends or None, and what it keeps.
+# Client -> outcome to report, model to send (or None), new state of the client.
 ClientUpdate = Callable[[Client], tuple[LocalModel, Params, Any]]
 
 
 class Call(NamedTuple):
-  """A function of one client and all that it is mapped over; see `for_each_client`."""
+  """The arguments of `for_each_client`."""
 
   update_client: ClientUpdate
   local: LocalTraining
@@ -45,21 +45,21 @@ class Call(NamedTuple):
   state: Any
   inputs: Any
   broadcast: Any
-  per_chunk: int  # the most clients side by side
-  # Kernels of which a client keeps changes to a shared start; see `shared_start`.
+  per_chunk: int  # maximum number of clients that train side by side
+  # Kernels that clients store as changes of a shared start; see `shared_start`.
   kernels: tuple[Kernel, ...] = ()
-  epochs: jax.Array | None = None  # [S] int32 in place of the schedule's
+  epochs: jax.Array | None = None  # [S] int32 replaces the epochs of the schedule
 
 
-# A context variable, so that a method's `step` need not pass it on.
+# A context variable, so that the `step` of a method need not pass it on.
 _CALLS: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar(
   'calls', default=None
 )
 
 
 @contextlib.contextmanager
-def calls_noted() -> Iterator[list[Call]]:
-  """Notes the calls of `for_each_client` that are traced within the block."""
+def record_calls() -> Iterator[list[Call]]:
+  """Records the calls of `for_each_client` that JAX traces within the block."""
   calls: list[Call] = []
   token = _CALLS.set(calls)
   try:
@@ -81,29 +81,30 @@ def for_each_client(
   inputs: Any = None,
   broadcast: Any = None,
 ) -> Trained:
-  """Maps a function of one client over a cohort, and reduces what clients send.
+  """Maps a function of one client over a cohort, and reduces the models sent.
 
-  A client that drops out or fails keeps its state and does not count.
+  A client that drops out or fails keeps its state and has weight 0.
 
   Args:
-    update_client: (`Client`) -> its `LocalModel`, the model that it sends
-      (`Client.send`) or None, and what it keeps; arrays on a mesh come as `broadcast`.
-    local: how clients train.
-    starts: the models that the server sends, and the S clients' own.
+    update_client: maps a `Client` to three values: its `LocalModel`, the model that it
+      sends (the result of `Client.send`) or None, and its new state.
+    local: settings of local training.
+    starts: the models from which the S clients of the cohort start.
     data: training split.
     cohort: S clients.
     key: key of this round; each client folds its id into it.
-    reduction: of what clients send; all is kept by default.
-    state: [S, ...] `Client.state`, of the structure that `update_client` keeps.
-    inputs: [S, ...] `Client.inputs`.
-    broadcast: `Client.broadcast`, the same arrays for all clients.
+    reduction: reduces the models sent; the default returns all of them.
+    state: [S, ...] states of the clients, `Client.state`.
+    inputs: [S, ...] further inputs of the clients, `Client.inputs`.
+    broadcast: arrays that all clients read, `Client.broadcast`. `update_client` must
+      not close over arrays on a mesh.
 
   Returns:
-    `Trained`, split over the mesh; its `state` is what clients keep.
+    `Trained`, split over the mesh; its `state` has the new states.
 
   Raises:
-    UserError: if `starts` are of other clients than the cohort's, or if `update_client`
-      bypasses `Client.send` although attacks or `local.sends` change what is sent.
+    UserError: if `starts` belong to other clients, or if `update_client` does not call
+      `Client.send` although attacks or `local.sends` change the models sent.
   """
   per_chunk = local.clients_per_chunk
   call = Call(
@@ -128,12 +129,12 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   sums_only = bool(kernels and reduction.mean_by) and num_starts == 1
   unequal = batching.are_unequal(local.schedule, data)
 
-  # The clients' own models are read, then replaced.
+  # If all models are personal, new models overwrite old ones in place.
   in_place = reduction.keep and starts.shared is None
-  into, rows = reduction.into, starts._replace(shared=None)
+  into, start_rows = reduction.into, starts._replace(shared=None)
   if in_place:
-    into, rows = starts.personal, rows._replace(personal=None)
-  replaced = Trained._make([None] * len(Trained._fields))._replace(state=call.state)
+    into, start_rows = starts.personal, start_rows._replace(personal=None)
+  old_state = Trained._make([None] * len(Trained._fields))._replace(state=call.state)
 
   def body(shared: Any, ids: jax.Array, rows: Any, old: Any, sums: Any) -> Any:
     (models, broadcast, data, key, rate), _ = shared
@@ -149,23 +150,24 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
         local, data, id, size, steps, key, starts._replace(shared=models), rate,
         state, inputs, broadcast, memory=kept_memory,
       )  # fmt: skip
-      model, sent, client_state = _checked(update_client(client), client)
+      model, sent, client_state = update_client(client)
+      _check_sent(sent, client)
       if memory is not None:
         client_state = memory.collect(state, client_state, kept_memory, client.to_keep)
       finite = functools.reduce(jnp.logical_and, client.sent_finite, model.finite)
       return sent, client_state, (model.loss, finite, model.steps)
 
-    # No steps in empty places, and where a device lacks a client's rows.
+    # No steps in empty slots, and where a device lacks the rows of a client.
     steps = jnp.where(sizes > 0, steps, 0)
     keys = data.keys_of(key, ids)
     args = ids, sizes, keys, starts, state, inputs
     results = client_map.by_work(train_client, steps, args, unequal)
-    rest = ids, sizes, arrived, state, starts
-    return ((*results, rest), shared), sums
+    clients = ids, sizes, arrived, state, starts
+    return ((*results, clients), shared), sums
 
   def finish(results: Any, shared: Any, sums: Any) -> Any:
-    sent, client_state, reported, (ids, sizes, arrived, state, starts) = results
-    loss, finite, steps = reported
+    sent, client_state, outcome, (ids, sizes, arrived, state, starts) = results
+    loss, finite, steps = outcome
     (models, _, data, *_), broadcast = shared
     weights = data.weights_of(ids)
     trained = Trained(
@@ -183,10 +185,10 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       trained = trained._replace(params=sent)
     if reduction.fold is not None and not sums_only:
       starts = starts._replace(shared=models)
-      more = () if broadcast is None else (broadcast,)
+      options = () if broadcast is None else (broadcast,)
       with clipped(variable(noise.clip)) if noise else contextlib.nullcontext():
-        folded, sums = reduction.fold(trained, starts, sums, *more)
-    # Fields of the cohort are left out. XLA cannot compile a loop for a CPU that copies
+        folded, sums = reduction.fold(trained, starts, sums, *options)
+    # The caller adds these fields: XLA on a CPU cannot compile a loop that copies
     # `arrived` of single clients (jaxlib 0.10.2, unequal sizes, full batches).
     cohort_fields: dict[str, Any] = {'ids': None, 'arrived': None}
     trained = trained._replace(params=None, folded=folded, **cohort_fields)
@@ -196,7 +198,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     body,
     cohort.ids,
     steps,
-    ((steps, arrived), call.inputs, rows),
+    ((steps, arrived), call.inputs, start_rows),
     (
       (starts.shared, call.broadcast, data, key, local.rate(cohort)),
       reduction.broadcast,
@@ -205,12 +207,12 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     empty=data.num_clients,
     mesh=local.mesh,
     sums=reduction.sums,
-    into=(into, replaced),
+    into=(into, old_state),
     replaces=in_place or call.state is not None,
-    group=starts.choice if kernels else None,  # Clients of a center are neighbors.
+    group=starts.choice if kernels else None,  # Chunks have clients of few centers.
     num_groups=num_starts,
     finish=finish,
-    # Few whole models at a time, so that they stay in the cache.
+    # Few complete models at a time, so that they stay in the cache.
     part=call.per_chunk if sums_only else local.clients_per_chunk,
   )
   sums = noised(noise, key, sums, local.unsent) if noise else sums
@@ -222,8 +224,8 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
 def _check(call: Call, reduction: Reduction) -> None:
   count = call.cohort.ids.shape[0]
   for x in jax.tree.leaves(call.starts[1:]):
-    rows = x.shape[:1] == (count,)
-    check(rows, f'starts: shape {x.shape}, but {count} clients; use starts.of(cohort)')
+    fits = x.shape[:1] == (count,)
+    check(fits, f'starts: shape {x.shape}, but {count} clients; use starts.of(cohort)')
   sends = call.starts.shared is not None or reduction.sent == 'personal'
   if call.local.sends is not None and sends and not reduction.noised:
     keeps_models = reduction.keep and reduction.sent != 'nothing'
@@ -232,15 +234,12 @@ def _check(call: Call, reduction: Reduction) -> None:
   chex.assert_tree_shape_prefix(parts, (count,))
 
 
-def _checked(values: Any, client: Client) -> tuple[LocalModel, Params, Any]:
-  """Values of a function of one client; `UserError` if it bypasses `send`."""
-  model, sent, client_state = values
+def _check_sent(sent: Params, client: Client) -> None:
+  """Raises `UserError` if a client sends a model without `Client.send`."""
   attack, sends = client.data.attack, client.local.sends
-  lies = attack is not None and attack.poisons_models
-  bypasses = sent is not None and not client.sent
-  changes = lies or sends is not None
-  check(not (bypasses and changes), 'for_each_client: send models by client.send(...)')
-  return model, sent, client_state
+  changes_models = sends is not None or (attack is not None and attack.poisons_models)
+  bypasses = changes_models and sent is not None and not client.sent
+  check(not bypasses, 'for_each_client: send models by client.send(...)')
 
 
 def train_cohort(
@@ -259,34 +258,34 @@ def train_cohort(
   """Trains every client of the cohort from its start by `local_sgd`.
 
   Args:
-    local: how clients train.
-    starts: the models to start from; results may reuse the memory of `personal`.
+    local: settings of local training.
+    starts: the models from which the S clients of the cohort start.
     data: training split.
     cohort: S clients.
-    key: of this round.
-    reduction: of the local models.
-    penalty: [] or [S] float32 factor of the squared distance to the start (Eq. 7 of
-      Long et al.: lambda; FedProx: mu / 2); None leaves the term out.
-    layers: names of the layers that learn; None is all of them.
-    factors: [S, N_max] float32 of the examples' losses; their mean is still over the
-      number of examples.
-    epochs: [S] int32 local epochs in place of the schedule's, for stragglers.
+    key: key of this round.
+    reduction: reduces the models sent; the default returns all of them.
+    penalty: [] or [S] float32 factor of the squared distance to the start (lambda in
+      Eq. 7 of Long et al., mu / 2 in FedProx); None adds no penalty.
+    layers: names of the layers that learn; None is all layers.
+    factors: [S, N_max] float32 factors of the losses of the examples. A batch still
+      divides the sum of its losses by its number of examples.
+    epochs: [S] int32 local epochs of each client, in place of those in `local`.
 
   Raises:
-    UserError: see `for_each_client`; also on several models without `choice`.
+    UserError: as `for_each_client`, and if `starts` has several models but no `choice`.
   """
   shape = cohort.ids.shape
-  is_common = starts.choice is None and starts.mixture is None
-  several = is_common and starts.num_models() > 1
-  check(not several, 'starts: several models need choice, the number of each client')
+  has_choice = starts.choice is not None or starts.mixture is not None
+  is_clear = has_choice or starts.num_models() <= 1
+  check(is_clear, 'starts: several models need choice, the model of each client')
   if penalty is not None:
     penalty = jnp.broadcast_to(jnp.asarray(penalty, jnp.float32), shape)
   chex.assert_tree_shape_prefix(factors, (*shape, data.max_examples))
   if epochs is not None:
-    local = _with_room(local, epochs)
-  lies = data.attack is not None and data.attack.poisons_models
-  if (lies or local.sends is not None) and reduction.sent != 'nothing':
-    local = local._replace(shared_start='off')  # They change whole models.
+    local = _with_epochs(local, epochs)
+  poisons = data.attack is not None and data.attack.poisons_models
+  if (poisons or local.sends is not None) and reduction.sent != 'nothing':
+    local = local._replace(shared_start='off')  # Both change complete models.
   kernels, per_chunk = shared_kernels.choose(local, starts, data, shape[0], layers)
 
   def update_client(client):
@@ -307,12 +306,12 @@ def train_cohort(
   return run(call._replace(kernels=kernels, epochs=bounded_epochs), data, reduction)
 
 
-def _with_room(local: LocalTraining, epochs: jax.Array) -> LocalTraining:
-  """Settings whose schedule has all `epochs` [S], where these are known."""
+def _with_epochs(local: LocalTraining, epochs: jax.Array) -> LocalTraining:
+  """Settings with the maximum of `epochs` [S], unless these are traced."""
   is_concrete = not isinstance(epochs, jax.core.Tracer)
   if not is_concrete or not getattr(epochs, 'is_fully_addressable', True):
     return local
   values = np.asarray(epochs)
   check((values >= 0).all(), f'epochs: must be at least 0; got {values.min()}')
-  most = max(1, int(values.max(initial=0)))
-  return local._replace(schedule=local.schedule._replace(epochs=most))
+  max_epochs = max(1, int(values.max(initial=0)))
+  return local._replace(schedule=local.schedule._replace(epochs=max_epochs))

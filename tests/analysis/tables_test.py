@@ -109,12 +109,12 @@ def test_costs_are_unknown_if_a_seed_lacks_them():
     'half': [costing(1e9, 1e9, 1), summary([0.5])],
   })  # fmt: skip
   row, half = cells(result, 'fed_avg'), cells(result, 'half')
-  names = ('s/round', 'GB', 'on devices, h', 'epsilon')
+  names = ('s/round', 'GB sent', 'h on devices', 'epsilon')
   assert [row[n] for n in names] == ['0.5', '4', '2.5', '10.8']
   assert [half[n] for n in names] == ['0.5', '', '', '']
   small = table({'fed_avg': [costing(2e6, 1e6, 60)]})
   row = cells(small, 'fed_avg')
-  assert (row['MB'], row['on devices, min']) == ('3', '1')
+  assert (row['MB sent'], row['min on devices']) == ('3', '1')
 
 
 def test_the_best_and_those_that_do_not_differ_from_it_are_marked():
