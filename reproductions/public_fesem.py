@@ -1,4 +1,4 @@
-"""FeSEM in the public code of CFLA and of DisCo-CFL."""
+"""FeSEM in the public code of CFLA, DisCo-CFL and FlexCFL."""
 
 from typing import Any, NamedTuple
 
@@ -29,6 +29,36 @@ def equal_centers(local: LocalTraining, *, num_clusters: int = 10) -> Algorithm:
     return FesemState(tree.repeat(model, num_clusters), clusters, models, jnp.int32(0))
 
   return method._replace(init=init)
+
+
+class OneClientState(NamedTuple):
+  """State of `one_client_a_round`."""
+
+  centers: Params  # [1, ...]
+  assignment: jax.Array  # [M] int32, all 0
+
+
+@recorded
+def one_client_a_round(local: LocalTraining) -> Algorithm:
+  """FlexCFL's FeSEM(K): all clients share a center, of which one moves it in a round.
+
+  Its centers are K random models, and clients begin with the same model, so that all
+  join the center nearest to it. No trained model is nearer to another random model, so
+  that no client moves. `group.py` weighs updates by `[1.0*len(nks)]`, a list of one
+  number: a center gets the model of its first client, in an order drawn each round.
+  """
+
+  def init(key, data):
+    clusters = jnp.zeros(data.num_clients, jnp.int32)
+    return OneClientState(tree.repeat(local.model.init(key), 1), clusters)
+
+  def step(state, data, cohort, key):
+    client = jax.random.randint(key, (1,), 0, data.num_clients)
+    alone = Cohort(data.positions(client), everyone=False, round=cohort.round)
+    trained = train_cohort(local, ClientModels(state.centers), data, alone, key)
+    return state._replace(centers=trained.params), trained.info()
+
+  return Algorithm(local, init, step, deployed)
 
 
 class ChainState(NamedTuple):
