@@ -184,6 +184,23 @@ class _TanhLeNet(nn.Module):
     return nn.Dense(self.num_classes, name='logits')(x)
 
 
+class _NormedCnn(nn.Module):
+  """Four convolutions 3x3, each with BatchNorm, ReLU and a maximum of 2x2."""
+
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+    for i, features in enumerate((16, 32, 64, 128)):
+      x = models.Conv(features, 3, name=f'conv{i}')(x)
+      x = nn.BatchNorm(not train, momentum=0.99, epsilon=1e-3, name=f'norm{i}')(x)
+      x = conv.max_pool(nn.relu(x))
+    x = x.reshape(x.shape[0], -1)
+    for i, width in enumerate((256, 128)):
+      x = nn.relu(nn.Dense(width, name=f'dense{i}')(x))
+    return nn.Dense(self.num_classes, name='logits')(x)
+
+
 def cfla_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:
   """CFLA's network of MNIST."""
   return models.from_flax(_TanhLeNet(num_classes), example_shape)
@@ -192,6 +209,14 @@ def cfla_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:
 def clove_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:
   """CLoVE's network of MNIST: 6 and 16 features, and the logits."""
   return models.from_flax(_Cnn((6, 16), (), num_classes), example_shape)
+
+
+def clove_cifar_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:
+  """CLoVE's network of CIFAR-10 at a quarter of its widths; no dropout.
+
+  BatchNorm is that of Keras, which FlexCFL's code uses.
+  """
+  return models.from_flax(_NormedCnn(num_classes), example_shape)
 
 
 def fed_proto_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:

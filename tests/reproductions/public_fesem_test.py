@@ -9,15 +9,16 @@ from reproductions import public_fesem
 from tests.support import helpers, reference
 from tests.support.methods import assert_close, federation, initial, reference_training
 
+DATA, LOCAL, KEY = federation(), helpers.local(), jax.random.key(4)
+
 
 def test_a_chain_trains_each_client_from_the_model_before():
-  data, local, key = federation(), helpers.local(), jax.random.key(4)
-  method = public_fesem.chained(local, num_clusters=2)
+  method = public_fesem.chained(LOCAL, num_clusters=2)
   clusters = np.arange(6) % 2
-  state = initial(method, data)._replace(assignment=jnp.asarray(clusters))
-  after, _ = jax.jit(method.step)(state, data, helpers.everyone(data), key)
+  state = initial(method, DATA)._replace(assignment=jnp.asarray(clusters))
+  after, _ = jax.jit(method.step)(state, DATA, helpers.everyone(DATA), KEY)
   like = reference.from_params(state.centers, 0)
-  train, sizes = reference_training(local, data, like, key), data.sizes(np.arange(6))
+  train, sizes = reference_training(LOCAL, DATA, like, KEY), DATA.sizes(np.arange(6))
   for k in range(2):
     model, models, own = reference.flat(like), [], np.flatnonzero(clusters == k)
     for i in own:
@@ -28,21 +29,19 @@ def test_a_chain_trains_each_client_from_the_model_before():
 
 
 def test_one_client_moves_the_shared_center():
-  data, local, key = federation(), helpers.local(), jax.random.key(4)
-  method = public_fesem.one_client_a_round(local)
-  state = initial(method, data)
-  after, _ = jax.jit(method.step)(state, data, helpers.everyone(data), key)
+  method = public_fesem.one_client_a_round(LOCAL)
+  state = initial(method, DATA)
+  after, _ = jax.jit(method.step)(state, DATA, helpers.everyone(DATA), KEY)
   like = reference.from_params(state.centers, 0)
-  train = reference_training(local, data, like, key)
+  train = reference_training(LOCAL, DATA, like, KEY)
   models = [train(i, reference.flat(like)) for i in range(6)]
   distances = np.abs(np.stack(models) - reference.vectors(after.centers)).max(axis=1)
   assert sorted(distances < 1e-5) == [False] * 5 + [True]
 
 
 def test_clients_between_equal_centers_join_the_first():
-  data, local, key = federation(), helpers.local(), jax.random.key(4)
-  method = public_fesem.equal_centers(local, num_clusters=3)
-  state = initial(method, data)._replace(assignment=jnp.asarray([2, 1] * 3))
+  method = public_fesem.equal_centers(LOCAL, num_clusters=3)
+  state = initial(method, DATA)._replace(assignment=jnp.asarray([2, 1] * 3))
   cohort = Cohort(jnp.asarray([0, 1, 5]), everyone=False)
-  after, _ = jax.jit(method.step)(state, data, cohort, key)
+  after, _ = jax.jit(method.step)(state, DATA, cohort, KEY)
   assert after.assignment.tolist() == [0, 0, 2, 1, 2, 0]

