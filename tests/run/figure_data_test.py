@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core import tree
+from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.data import attacks
 from fesem_jax.run import figure_data
@@ -47,7 +47,7 @@ def test_components_are_those_of_the_models_as_the_method_trains_them():
   local = helpers.local(chunk=2)
   trained = train_cohort(
     local, ClientModels(state.centers, state.assignment), data, helpers.everyone(data),
-    KEY, penalty=prox_lambda,
+    prng_streams.folded(jax.random.key(0), prng_streams.PORTRAIT), penalty=prox_lambda,
   )  # fmt: skip
   points = matrix(trained.params)
   points -= points.mean(axis=0)
