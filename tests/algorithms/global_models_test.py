@@ -43,7 +43,6 @@ def test_runs_are_the_same_on_two_devices():
     )
     result = simulate(
       algorithm, data, data, rounds=2, progress=False,
-      finetune_epochs=0,
       data_placement='sharded' if devices == 2 else 'replicated',
     )  # fmt: skip
     results.append(result)

@@ -25,13 +25,12 @@ TEST = helpers.federation([9, 8, 7, 9, 8, 7], seed=1, groups=GROUPS)
 def simulated(
   method='fed_avg', rate=0.5, rounds=4, stop_after=0, callbacks=(), **given
 ):
-  local = helpers.local(optimizer=optax.sgd(rate))
+  local = helpers.local(optimizer=optax.sgd(rate), hidden=())
   options = {'num_clusters': 2} if method == 'fesem' else {}
   best = BestRound(VALIDATION, stop_after)
   result = simulate(
     algorithms.build(method, local, **options), TRAIN, given.pop('test', TEST),
-    rounds=rounds, finetune_epochs=0,
-    callbacks=[best, *callbacks], **given,
+    rounds=rounds, callbacks=[best, *callbacks], **given,
   )  # fmt: skip
   return result, best
 
@@ -51,7 +50,7 @@ class Kept(Callback):
     self.scores[event.number] = event.record['validation']
 
 
-@pytest.mark.parametrize('method', rest_by_night(['fesem', 'fed_per']))
+@pytest.mark.parametrize('method', rest_by_night(['fesem', 'non_fed']))
 def test_the_models_of_the_best_round_are_kept(method, tmp_path):
   kept = Kept()
   result, best = simulated(method, callbacks=[kept], workdir=tmp_path)
@@ -62,7 +61,7 @@ def test_the_models_of_the_best_round_are_kept(method, tmp_path):
   of_round = next(r for r in result.history if r['round'] == actual['round'])
   assert actual['deployed'] == of_round['deployed']
   assert best.models is None  # They are in the workdir.
-  local = helpers.local()
+  local = helpers.local(hidden=())
   run = fj.load_run(tmp_path, model=local.model, which='best')
   for name, params in zip(WHOLE.info.names, kept.models[actual['round']], strict=True):
     loaded = run.params(client=name)
@@ -84,10 +83,8 @@ def test_the_models_of_the_best_round_are_kept(method, tmp_path):
 def test_bad_clients_do_not_choose_the_round():
   train = data.attacks.apply(TRAIN, 'label_flip', 0.4, seed=0)
   best = BestRound(VALIDATION)
-  result = simulate(
-    algorithms.fed_avg(helpers.local()), train, TEST, rounds=1, finetune_epochs=0,
-    callbacks=[best],
-  )  # fmt: skip
+  algorithm = algorithms.fed_avg(helpers.local(hidden=()))
+  result = simulate(algorithm, train, TEST, rounds=1, callbacks=[best])
   hits = [
     result.deployed.predict(x) == y
     for x, y in map(VALIDATION.client, np.flatnonzero(data.attacks.honest(train)))
@@ -119,10 +116,8 @@ def test_rounds_of_an_infinite_error_are_the_worst():
 
   model = fj.models.build('logistic', helpers.SHAPE, 1, task='regression')
   method = algorithms.fed_avg(fj.local_training(model, optax.sgd(0.1)))
-  result = simulate(
-    method, regression(1.0), regression(1.0), rounds=9, finetune_epochs=0,
-    callbacks=[BestRound(regression(1e30), stop_after=2)],
-  )  # fmt: skip
+  best = BestRound(regression(1e30), stop_after=2)
+  result = simulate(method, *[regression(1.0)] * 2, rounds=9, callbacks=[best])
   assert result.summary['rounds'] == 3
   assert result.summary['best_round']['validation']['micro_rmse'] is None
 
@@ -141,7 +136,7 @@ def test_a_resumed_run_has_the_same_best_round(tmp_path):
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
-  local = helpers.local()
+  local = helpers.local(hidden=())
   others = [helpers.federation([3, 3]), dataclasses.replace(VALIDATION, scale=0.5)]
   for validation in others:
     with pytest.raises(UserError, match='validation'):

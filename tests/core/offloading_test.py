@@ -193,7 +193,7 @@ def test_a_run_goes_on_to_the_bit_and_leaves_its_models(tmp_path):
   def go(folder, rounds, state='offloaded'):
     return simulate(
       built[state], data, data, rounds=rounds, clients_per_round=5, checkpoint_every=0,
-      finetune_epochs=0, workdir=tmp_path / folder,
+      workdir=tmp_path / folder,
     )  # fmt: skip
 
   whole, _ = go('whole', 3), go('parts', 2)

@@ -49,10 +49,7 @@ def test_weights_and_cohorts_are_of_the_clients_that_the_user_means(placement):
   seen, ids = [], data.ids_of(['Ann', 'Dan', 'Bob'])
   assert ids.tolist() == [0, 3, 1]
   made = chosen_only(jnp.array([1.0, 0, 0, 0, 0]), ids, seen)(local)
-  result = simulate(
-    made, data, data, rounds=2, data_placement=placement, progress=False,
-    finetune_epochs=0,
-  )  # fmt: skip
+  result = simulate(made, data, data, rounds=2, data_placement=placement)
   np.testing.assert_array_equal(result.clients.deployed_accuracy, [1, 0, 1, 0, 0])
   jax.effects_barrier()
   for number, (who, sizes, before) in enumerate(seen):

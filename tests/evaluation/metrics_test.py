@@ -30,7 +30,8 @@ def test_own_metrics_are_in_the_summary_every_record_and_of_each_client(tmp_path
   metrics = (('first_two', among_first_two), ('margin', margin))
   local = local._replace(model=local.model._replace(metrics=metrics))
   algorithm = algorithms.build('non_fed', local)
-  result = simulate(algorithm, train, test, rounds=2, progress=False, workdir=tmp_path)
+  options = {'rounds': 2, 'workdir': tmp_path, 'finetune_epochs': 1}
+  result = simulate(algorithm, train, test, **options)
   loaded = load_run(tmp_path).clients
   actual, sizes = {'first_two': [], 'margin': []}, []
   for i in range(4):

@@ -23,7 +23,7 @@ from tests.support.commands import ROOT, call, flags_of_a_new_process, spawn
 # Clients of one size, so that all seeds of a command run in the same programs.
 QUICK = [
   '--dataset=digits', '--partition=rotated', '--num_clients=12', '--rounds=2',
-  '--examples_per_client=100', '--local_epochs=1', '--hidden=8',
+  '--examples_per_client=100', '--local_epochs=1', '--finetune_epochs=0', '--hidden=8',
 ]  # fmt: skip
 
 

@@ -43,7 +43,8 @@ METHODS = rest_by_night(['fesem', 'fed_per', 'fed_avg', 'non_fed', 'hypo_cluster
 def finished(request, tmp_path_factory):
   """A method's name, the result of a run of it and its workdir."""
   folder = tmp_path_factory.mktemp(request.param)
-  return request.param, simulated(request.param, workdir=folder), folder
+  result = simulated(request.param, workdir=folder, finetune_epochs=1)
+  return request.param, result, folder
 
 
 @pytest.fixture(scope='module')

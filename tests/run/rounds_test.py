@@ -48,10 +48,8 @@ def scripted(local, objectives, moves=()):
 def rounds_run(objectives, patience, **options):
   data, local = helpers.federation([4] * 4), helpers.local()
   algorithm = scripted(local, objectives, **options)
-  result = simulate(
-    algorithm, data, data, rounds=len(objectives), patience=patience, eval_every=0,
-    finetune_epochs=0,
-  )  # fmt: skip
+  asked = {'rounds': len(objectives), 'patience': patience, 'eval_every': 0}
+  result = simulate(algorithm, data, data, **asked)
   return result.summary['rounds']
 
 
@@ -129,7 +127,7 @@ def run_on_two_devices(between=None, rounds=2):
       seen.append(jax.tree.map(lambda x: x.sharding, event.state))
 
   result = simulate(
-    algorithm, data, data, rounds=rounds, seed=7, eval_every=0, finetune_epochs=0,
+    algorithm, data, data, rounds=rounds, seed=7, eval_every=0,
     callbacks=[Watch()], progress=False,
   )  # fmt: skip
   assert all(s == seen[0] for s in seen)

@@ -96,10 +96,8 @@ def test_a_method_that_decides_on_the_host_resumes_as_if_uninterrupted(tmp_path)
 
   # An odd stop: FedCluster's check of round 4 comes after it.
   def go(rounds, folder):
-    return simulate(
-      algorithm, *federation(), rounds=rounds, workdir=folder, eval_every=0,
-      finetune_epochs=0, config={},
-    )  # fmt: skip
+    options = {'rounds': rounds, 'eval_every': 0, 'config': {}}
+    return simulate(algorithm, *federation(), workdir=folder, **options)
 
   whole = go(5, tmp_path / 'whole')
   go(3, tmp_path / 'parts')
@@ -187,10 +185,8 @@ def test_a_round_in_which_everyone_drops_out_is_no_divergence():
   train, test = federation()
   local = helpers.local(hidden=())._replace(dropout_rate=0.9)
   algorithm = algorithms.build('fed_avg', local)
-  result = simulate(
-    algorithm, train, test, rounds=12, eval_every=0, clients_per_round=1,
-    finetune_epochs=0,
-  )  # fmt: skip
+  options = {'rounds': 12, 'eval_every': 0, 'clients_per_round': 1}
+  result = simulate(algorithm, train, test, **options)
   assert 0 in [r['trained'] for r in result.history]
   for record in result.history:  # No loss is not a loss of 0.
     assert (record['train_loss'] is None) == (record['trained'] == 0)
@@ -219,14 +215,14 @@ def test_patience_stops_when_clusters_and_objective_stand_still(tmp_path):
 
 def test_a_run_in_which_all_clients_fail_stops_and_keeps_its_checkpoint(tmp_path):
   with pytest.raises(Diverged, match=r'no client came back.*lower `learning_rate`'):
-    simulated('fed_avg', rate=1e30, workdir=tmp_path, finetune_epochs=0)
+    simulated('fed_avg', rate=1e30, workdir=tmp_path)
   simulated_linear('fed_avg', rounds=2, workdir=tmp_path / 'b')
   assert Checkpoints(tmp_path / 'b').latest_round() == 2
 
 
 def test_a_start_in_which_all_clients_fail_is_no_result():
   with pytest.raises(Diverged, match='Round 1: no client came back'):
-    simulated('robust', rate=1e30, devices=1, eval_every=0, finetune_epochs=0)
+    simulated('robust', rate=1e30, devices=1, eval_every=0)
 
 
 def test_models_too_large_to_compare_are_a_divergence():
@@ -235,7 +231,7 @@ def test_models_too_large_to_compare_are_a_divergence():
   local = helpers.local(rate=1e25, hidden=())
   algorithm = algorithms.build('fesem', local, num_clusters=2, prox_lambda=0.0)
   with pytest.raises(Diverged, match='too far from their centers'):
-    simulate(algorithm, train, test, rounds=1, eval_every=0, finetune_epochs=0)
+    simulate(algorithm, train, test, rounds=1, eval_every=0)
 
 
 def test_untrained_personal_models_are_counted():

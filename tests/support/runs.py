@@ -40,9 +40,9 @@ def built(name, devices=2, rate=0.1, batch_size=4, hidden=(5,)):
 
 
 def spec(algorithm, train, test, workdir=None, **options):
-  """A `Spec` that writes no portrait, unless it is asked for."""
+  """A `Spec` without fine-tuning and portrait, unless they are asked for."""
   folder = workdir and pathlib.Path(workdir)
-  options = {'make_portrait': False} | options
+  options = {'make_portrait': False, 'finetune_epochs': 0} | options
   if placement := options.pop('data_placement', None):
     local = algorithm.local._replace(data_placement=placement)
     algorithm = Algorithm(**algorithm._asdict() | {'local': local})

@@ -64,8 +64,8 @@ def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
 
   def simulated(rounds):
     algorithm = algorithms.build('fesem', chosen, num_clusters=2)
-    folder = tmp_path / 'run'
-    return simulate(algorithm, train, test, rounds=rounds, workdir=folder)
+    options = {'workdir': tmp_path / 'run', 'finetune_epochs': 1}
+    return simulate(algorithm, train, test, rounds=rounds, **options)
 
   simulated(2)
   result = simulated(3)  # Goes on from its checkpoint.
@@ -110,8 +110,8 @@ def test_targets_of_two_axes_are_split_by_client():
     for placement in ('replicated', 'sharded')
   ]
   assert result[1]['data_placement'] == 'sharded'
-  for name, value in result[0]['finetuned'].items():
-    assert result[1]['finetuned'][name] == pytest.approx(value, rel=1e-5)
+  for name, value in result[0]['deployed'].items():
+    assert result[1]['deployed'][name] == pytest.approx(value, rel=1e-5)
 
 
 def test_a_model_for_another_task_is_refused():

@@ -111,7 +111,7 @@ def test_a_run_goes_on_after_a_resume_with_what_clients_keep(tmp_path):
   def result(folder, rounds):
     return runs.simulate(
       algorithm, data, data, rounds=rounds, clients_per_round=3,
-      workdir=tmp_path / folder, eval_every=2, checkpoint_every=1, finetune_epochs=0,
+      workdir=tmp_path / folder, eval_every=2, checkpoint_every=1,
     )  # fmt: skip
 
   whole = result('whole', 4)
