@@ -6,12 +6,14 @@ The table compares models after each round with those of the first run: equal SH
 or the largest distance as a share of the round's move. Repetitions, two processes and
 resumed runs are new processes, which compile anew. NonFed adds up no clients: where its
 models are equal and those of a method are not, the method's sums round differently.
+All processes have as many threads, but for the row 'two threads'.
 
 With --torch_python, Flower and BlazeFL repeat a round of W9; see `benchmarks.peers`.
 """
 
 import hashlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -51,6 +53,8 @@ _LAYOUTS = {
   'one client a chunk': (1, 1),
   'all clients in a chunk': (1, 100),
 }
+# As many threads as the most devices of a process, which XLA has at least.
+_THREADS = 4
 _OPTIONS: dict[str, dict[str, Any]] = {'fesem': {'num_clusters': 4}}
 _PEERS = {
   'Flower, two actors': ('flower', '1'),
@@ -126,6 +130,7 @@ def in_new_process(
   count: int = 1,
   rounds: int = 0,
   workdir: str | None = None,
+  threads: int = _THREADS,
 ) -> dict[str, Models]:
   """Models by method and layout of a run in `count` new processes."""
   with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
@@ -143,7 +148,9 @@ def in_new_process(
     for i in range(count):
       text = json.dumps(case | {'group': (address, i, count) if count > 1 else ()})
       command = [sys.executable, '-m', 'benchmarks.identical', *sys.argv[1:]]
-      started.append(subprocess.Popen([*command, f'--case={text}']))
+      variables = os.environ | {'PJRT_NPROC': str(threads)}
+      command.append(f'--case={text}')
+      started.append(subprocess.Popen(command, env=variables))
     codes = [process.wait() for process in started]
     if any(codes):
       raise RuntimeError(f'a process failed: {case}')
@@ -193,6 +200,7 @@ def ours() -> list[dict[str, Any]]:
   layouts = in_new_process(list(_LAYOUTS), devices=4)
   repeated = [in_new_process(['']) for _ in range(_REPETITIONS.value - 1)]
   again, two = resumed(), in_new_process(['two devices'], devices=2, count=2)
+  fewer = in_new_process([''], threads=2)
   rows = []
   for method in _METHODS.value:
     first = layouts[f'{method} ']
@@ -203,6 +211,7 @@ def ours() -> list[dict[str, Any]]:
         row(method, 'repetitions', first, same),
         row(method, 'resumed at each round', first, [again[f'{method} ']]),
         row(method, 'two processes', layouts[devices], [two[devices]]),
+        row(method, 'two threads', first, [fewer[f'{method} ']]),
       ]
     rows += [
       row(method, what, first, [layouts[f'{method} {what}']])
