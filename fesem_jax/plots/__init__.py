@@ -4,7 +4,6 @@ from fesem_jax.plots.clients import (
   class_counts,
   client_map,
   client_points,
-  confusion,
   partition,
 )
 from fesem_jax.plots.clusters import cluster_sizes
@@ -12,7 +11,7 @@ from fesem_jax.plots.figures import draw_comparison, draw_run, partitions, sweep
 from fesem_jax.plots.images import sheet, typical_images
 from fesem_jax.plots.lines import average, curves, sweep
 from fesem_jax.plots.methods import client_spread, differences
-from fesem_jax.plots.style import save, use_style
+from fesem_jax.plots.style import save
 from fesem_jax.utils.palette import PALETTE
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
   'client_points',
   'client_spread',
   'cluster_sizes',
-  'confusion',
   'curves',
   'differences',
   'draw_comparison',
@@ -35,5 +33,4 @@ __all__ = [
   'sweep',
   'sweep_figure',
   'typical_images',
-  'use_style',
 ]

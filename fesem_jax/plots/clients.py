@@ -1,4 +1,4 @@
-"""Clients: the map of their local models, their classes, confusion by cluster."""
+"""Clients: the map of their local models, and their classes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,17 +11,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from fesem_jax.evaluation.label_skew import label_skew
-from fesem_jax.plots.style import MARKERS, small
+from fesem_jax.plots.style import MARKERS, SMALL
 from fesem_jax.utils.display import in_figure, printable
 from fesem_jax.utils.palette import color_of
 
 _PIXELS = 2000  # More points are pixels in PDF and SVG: 100,000 would take 20 MB.
 _SHOWN = 80  # More clients are narrower than a line.
 _NAMED = 7  # True clusters in a legend; the others have the last color.
-_WRITTEN = 12  # Classes whose shares are written into a matrix, or named beside rows.
-_NAMED_CLASSES = 30  # Classes with names beside a matrix.
-# A cluster narrower than this share of the map is drawn again, at its own scale.
-_TIGHT, _MAX_TIGHT = 0.15, 6
+_WRITTEN = 12  # Classes that are named beside rows.
 
 Portrait = Mapping[str, np.ndarray]
 
@@ -62,20 +59,12 @@ def client_points(portrait: Portrait) -> pd.DataFrame:
 def client_map(points: pd.DataFrame, ax: Axes) -> Axes:
   """Draws local models as points, colored by cluster, marked by true cluster (Fig. 4).
 
-  `points` are of `client_points`. Few clusters that look like one spot each are drawn
-  again below, at their own scale. Without true clusters, clusters have markers.
+  `points` are of `client_points`. Without true clusters, clusters have markers.
   """
   _scatter(points, ax)
   x, y = points.attrs.get('shares', (0, 0))
   ax.set(xlabel=f'PC 1 ({100 * x:.0f} %)', ylabel=f'PC 2 ({100 * y:.0f} %)')
   ax.legend(handles=_legend_of_map(points), loc='center left', bbox_to_anchor=(1, 0.5))
-  spans = points.groupby('cluster')[['x', 'y']].agg(np.ptp).max(axis=1)
-  tight = spans.index[spans < _TIGHT * np.ptp(points[['x', 'y']], axis=0).max()]
-  for i, cluster in enumerate(tight) if len(tight) <= _MAX_TIGHT else ():
-    inside = ax.inset_axes((i / len(tight), -0.55, 0.92 / len(tight), 0.33))
-    _scatter(points[points['cluster'] == cluster], inside)
-    inside.set_title(str(cluster), fontsize=small(), color=color_of(cluster))
-    inside.set_ylabel('' if i else 'enlarged', fontsize=small())
   return ax
 
 
@@ -152,7 +141,7 @@ def partition(counts: pd.DataFrame, ax: Axes) -> Axes:
     names[_NAMED:] = [f'{len(names) - _NAMED} others'] * (len(names) > _NAMED)
     handles = [Patch(color=color_of(k), label=name) for k, name in enumerate(names)]
     place: dict[str, Any] = {'ncols': 2, 'bbox_to_anchor': (0.5, -0.2)}
-    below.legend(handles=handles, loc='upper center', fontsize=small(), **place)
+    below.legend(handles=handles, loc='upper center', fontsize=SMALL, **place)
   _name_classes(ax, counts)
   return ax
 
@@ -163,33 +152,8 @@ def _name_classes(ax: Axes, counts: pd.DataFrame) -> None:
   if size == 1:
     ax.set_yticks([])  # Without classes every client's examples are all alike.
     return
-  ax.set_title(f'label skew {label_skew(counts.to_numpy()):.2f}', fontsize=small())
+  ax.set_title(f'label skew {label_skew(counts.to_numpy()):.2f}', fontsize=SMALL)
   ax.set_ylabel('Class')
   at = range(0, size, -(-size // _WRITTEN))
-  ax.set_yticks(at, [in_figure(counts.columns[i], 12) for i in at], fontsize=small())
+  ax.set_yticks(at, [in_figure(counts.columns[i], 12) for i in at], fontsize=SMALL)
   ax.invert_yaxis()
-
-
-def confusion(counts: pd.DataFrame, ax: Axes) -> Axes:
-  """Draws which classes models take for others, in percent of each true class.
-
-  `counts` are examples of each true class (rows) that are taken for each class
-  (columns); `ax.images[0]` is for a color bar.
-  """
-  shares = 100 * counts.div(counts.sum(axis=1).clip(lower=1), axis=0).to_numpy()
-  ax.imshow(shares, cmap='Blues', vmin=0, vmax=100, interpolation='nearest')
-  ax.grid(visible=False)
-  size = len(shares)
-  for i, j in zip(*np.nonzero(shares), strict=True) if size <= _WRITTEN else ():
-    color = 'white' if shares[i, j] > 50 else '#111111'
-    place: dict[str, Any] = {'ha': 'center', 'va': 'center', 'fontsize': small()}
-    ax.text(j, i, f'{shares[i, j]:.0f}', color=color, **place)
-  at = range(0, size, -(-size // _NAMED_CLASSES))
-  names = [in_figure(counts.columns[i], 12) for i in at]
-  turned = 90 if max(map(len, names)) > 2 else 0
-  ax.set_xticks(at, names, fontsize=small(), rotation=turned)
-  ax.set_yticks(at, names, fontsize=small())
-  correct, examples = np.trace(counts), counts.to_numpy().sum()
-  ax.set_title(f'{100 * correct / examples:.1f} % of {examples:,}', fontsize=small())
-  ax.set(xlabel='Predicted class', ylabel='True class')
-  return ax

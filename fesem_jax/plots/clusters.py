@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from fesem_jax.plots.style import over_rounds, small
+from fesem_jax.plots.style import SMALL, over_rounds
 from fesem_jax.utils.palette import color_of
 
 _MAX_NAMED = 12  # Clusters in the legend.
@@ -41,8 +41,8 @@ def cluster_sizes(rounds: pd.DataFrame, ax: Axes) -> Axes:
   named = at_end[at_end > 0].nlargest(_MAX_NAMED).index.sort_values(ascending=False)
   texts = [f'{k}: {at_end[k]}' for k in named]
   title = f'cluster: clients\nin round {last}'
-  fonts: dict[str, Any] = {'title': title, 'title_fontsize': small()}
-  fonts |= {'fontsize': small(), 'loc': 'center left', 'bbox_to_anchor': (1, 0.5)}
+  fonts: dict[str, Any] = {'title': title, 'title_fontsize': SMALL}
+  fonts |= {'fontsize': SMALL, 'loc': 'center left', 'bbox_to_anchor': (1, 0.5)}
   ax.legend([handles[k] for k in named], texts, **fonts)
   ax.set_ylabel('Clients')
   over_rounds(ax)

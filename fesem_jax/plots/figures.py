@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
@@ -32,7 +31,6 @@ _OVER = {
 }  # fmt: skip
 _KINDS = {'deployed': 'Deployed models', 'finetuned': 'Fine-tuned models'}
 _LETTERS = 11  # Of a title, an inch.
-_MATRICES = 8  # Clusters with a confusion matrix, those of the most examples.
 
 
 def draw_run(
@@ -107,10 +105,6 @@ def figures_of_run(frames: Frames) -> Figures:
     shown = {config.get('config.partition') or '': frame}
     title = f'{_dataset(frames)}: classes of clients'
     figures['classes'] = partial(partitions, shown, title)
-  if 'confusion' in portrait:
-    panels, bar = _confusion(portrait), 'Share of the true class (%)'
-    title = _title(frames, f'classes of examples{bad}')
-    figures['confusion'] = _side_by_side(panels, title, (3.2, 3.4), bar=bar)
   if 'sheet_images' in portrait:
     title = _title(frames, 'typical clients')
     rows, columns = portrait['sheet_images'].shape[1:3]
@@ -215,20 +209,6 @@ def partitions(counts: Mapping[str, pd.DataFrame], title: str = '') -> Figure:
   panels = {in_figure(n): partial(clients.partition, x) for n, x in counts.items()}
   bar = "Share of a client's examples"
   return _side_by_side(panels, in_figure(title, 100), (3.4, 4.4), bar=bar)()
-
-
-def _confusion(portrait: Portrait) -> Panels:
-  """A confusion matrix for each cluster, or those of the most examples."""
-  counts = portrait['confusion']
-  names = class_names(counts.shape[1], portrait.get('class_names'))
-  sizes = counts.sum(axis=(1, 2))
-  largest = np.argsort(-sizes, kind='stable')[:_MATRICES]
-  panels: Panels = {}
-  for k in sorted(largest[sizes[largest] > 0].tolist()):
-    frame = pd.DataFrame(counts[k], index=names, columns=names)
-    title = f'cluster {k}' if len(portrait['assignment']) else 'all clients'
-    panels[title] = partial(clients.confusion, frame)
-  return panels
 
 
 def _sheets(portrait: Portrait) -> Panels:

@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from fesem_jax.plots.clients import Portrait
-from fesem_jax.plots.style import small
+from fesem_jax.plots.style import SMALL
 from fesem_jax.utils.display import in_figure
 
 
@@ -53,6 +53,6 @@ def sheet(images: pd.DataFrame, ax: Axes) -> Axes:
   ax.grid(visible=False)
   ax.set_xticks([])
   names = [in_figure(client, 20) for client, _ in rows]
-  ax.set_yticks(np.arange(len(rows)) * step + height / 2, names, fontsize=small())
+  ax.set_yticks(np.arange(len(rows)) * step + height / 2, names, fontsize=SMALL)
   ax.tick_params(length=0)
   return ax

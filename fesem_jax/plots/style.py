@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.palette import color_of
-from fesem_jax.utils.ranges import check_choice
 
 # Files only, whatever displays there are; notebooks have a backend that shows figures.
 if 'inline' not in os.environ.get('MPLBACKEND', ''):
@@ -36,33 +35,7 @@ STYLE: dict[Any, Any] = {
   'legend.frameon': False,
   'svg.hashsalt': 'fesem_jax',  # The same figure gives the same file.
 }
-
-
-# Name -> points of fonts, scale of figures, files of `save`.
-STYLES: dict[str, tuple[int, float, tuple[str, ...]]] = {
-  'page': (10, 1.0, ('png', 'svg')),
-  'paper': (8, 0.8, ('png', 'svg', 'pdf')),
-}
-_CHOSEN = ['page']
-_COLUMNS = (3.4, 6.7)  # Inches: the widths of figures of papers.
-_ONE_COLUMN = 1.3  # Figures wider than this many columns take two.
-
-
-def use_style(name: str) -> None:
-  """Chooses the style of all figures that are drawn from now on.
-
-  `name` is 'page', the default; or 'paper', with fonts of 8 points at the width of one
-  or two columns, 3.4 or 6.7 inches, which `save` also writes as PDF.
-  """
-  check_choice('style', name, tuple(STYLES))
-  _CHOSEN[0] = name
-  STYLE['font.size'] = STYLES[name][0]
-  plt.rcParams.update(STYLE)
-
-
-def small() -> float:
-  """Points of text in rows, columns and legends; 8 at least, to be legible in print."""
-  return max(8.0, 0.8 * STYLE['font.size'])
+SMALL = 8  # Points of text in rows, columns and legends: legible in print.
 
 
 def curve_style(i: int, rounds: np.ndarray | None = None) -> dict[str, Any]:
@@ -104,20 +77,16 @@ def lay_out(figure: Figure) -> None:
 def save(
   figure: Figure, path: str | pathlib.Path, formats: Sequence[str] = ()
 ) -> list[pathlib.Path]:
-  """Writes a figure in the size of the style that `use_style` chose, and closes it.
+  """Writes a figure and closes it; returns the paths of the files.
 
-  `path` has no suffix; its folder is made if absent. `formats` are of pdf, png and svg;
-  by default png, svg, and pdf where the style has it. Returns the paths of the files.
+  `path` has no suffix; its folder is created if absent. `formats` are of pdf, png and
+  svg, by default png and svg.
   """
-  (_, scale, usual), path = STYLES[_CHOSEN[0]], pathlib.Path(path)
-  width, height = scale * figure.get_size_inches()
-  if _CHOSEN[0] == 'paper':
-    width = _COLUMNS[int(width > _ONE_COLUMN * _COLUMNS[0])]
-  figure.set_size_inches(width, height)
+  path = pathlib.Path(path)
   lay_out(figure)
   path.parent.mkdir(parents=True, exist_ok=True)
   written = []
-  for kind in formats or usual:
+  for kind in formats or ('png', 'svg'):
     written.append(path.with_name(f'{path.name}.{kind}'))
     dated = {'svg': {'Date': None}, 'pdf': {'CreationDate': None}}.get(kind)
     with replacing(written[-1]) as out, plt.rc_context(STYLE):

@@ -111,9 +111,7 @@ def _measured(run: Replicate, began: np.ndarray, measure: Callable[[], Any]) -> 
 
 def _portrait(run: Replicate) -> dict[str, np.ndarray]:
   """Values that figures show of the clients; see `Result`."""
-  (train, test), places = run.splits, run.places
-  seed = run.spec.seed
-  picture = figure_data.draw(run.algorithm, run.state, train, seed, places)
+  train, seed = run.splits[0], run.spec.seed
+  picture = figure_data.draw(run.algorithm, run.state, train, seed, run.places)
   picture |= {'label_counts': label_counts(run.on_host)}
-  picture |= figure_data.confused(run.deployed(run.state), test, places)
   return picture | figure_data.sheets(picture, run.on_host)

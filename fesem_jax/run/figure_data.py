@@ -15,8 +15,6 @@ from fesem_jax.core.types import Cohort, Params
 from fesem_jax.models.mixture import as_one_model, optimizer_of
 from fesem_jax.run import programs
 from fesem_jax.run.programs import Program, run_once
-from fesem_jax.run.results.deployed_models import DeployedModels
-from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Reduction
 from fesem_jax.utils import processes, progress_lines
@@ -27,7 +25,6 @@ _COMPONENTS = 50
 # power of two apart, and are not to be added to each other.
 _SKETCH = 16381
 _SHEET_CLIENTS, _SHEET_IMAGES = 6, 12
-_MAX_CLASSES = 100
 
 
 def principal_components(gram: np.ndarray, components: int) -> np.ndarray:
@@ -131,27 +128,6 @@ def draw(
     'class_names': info.class_names,
   }
   return {name: np.array(x) for name, x in out.items() if x is not None}
-
-
-def confused(
-  models: DeployedModels, test: FederatedData, places: np.ndarray
-) -> dict[str, np.ndarray]:
-  """`confusion` [K, L, L] int32 of the clients of each cluster, rows true classes."""
-  classes, personal = test.num_classes, models.personal or models.mixture is not None
-  if personal or models.task is not CLASSIFICATION or classes > _MAX_CLASSES:
-    return {}
-  choice = np.zeros(len(places), int) if models.choice is None else models.choice
-  on_host = jax.tree.map(processes.on_host, test)
-  examples, targets = zip(*map(on_host.client, places), strict=True)
-  matrices = np.zeros((models.num_models, classes, classes), np.int32)
-  for k in np.unique(choice):
-    members = np.flatnonzero(choice == k)
-    x, y = (np.concatenate([z[i] for i in members]) for z in (examples, targets))
-    if len(y):
-      outputs = models.outputs(x, client=str(models.names[members[0]]))
-      guesses = models.task.predict(outputs)
-      np.add.at(matrices[k], (y, guesses), 1)
-  return {'confusion': matrices}
 
 
 def sheets(

@@ -117,8 +117,6 @@ def _finish(folder, config, task, table, last):
     'label_counts': rng.integers(0, 9, (count, 1 if task != CLASSIFICATION else 10)),
   }
   clusters = max(cluster, default=0) + 1
-  if task == CLASSIFICATION:
-    arrays['confusion'] = rng.integers(0, 5, (clusters, 10, 10))
   if len(cluster):
     arrays['sheet_images'] = rng.integers(0, 16, (clusters, 3, 4, 8, 8)).astype(
       np.uint8

@@ -1,4 +1,4 @@
-"""The charts of a page that react to a pointer: curves, clients, clusters over rounds.
+"""The charts of a page that react to a pointer: curves and clients.
 
 Each is Vega-Lite's specification, of Altair. Colors of text are those of the page.
 """
@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from fesem_jax.analysis import tables
-from fesem_jax.plots.clusters import sizes_of_clusters
 from fesem_jax.plots.lines import average, metric_name
 from fesem_jax.utils.palette import PALETTE
 
@@ -116,30 +115,6 @@ def clients(frame: pd.DataFrame) -> dict[str, Any]:
     .add_params(_ZOOM)
   )
   return _spec(chart, run, view)
-
-
-def clusters(rounds: pd.DataFrame) -> dict[str, Any]:
-  """Sizes of clusters over rounds, of one run of each method."""
-  parts = []
-  for method, rows in rounds.groupby('method', observed=True):
-    sizes = _evenly(sizes_of_clusters(rows), _POINTS).reset_index()
-    long = sizes.melt('round', var_name='cluster', value_name='clients')
-    parts.append(long.assign(method=str(method)))
-  frame = pd.concat(parts).astype({'cluster': str})
-  whole = alt.Axis(format='d', tickMinStep=1)
-  chart = (
-    alt.Chart(frame)
-    .mark_area(interpolate='step')
-    .transform_filter('datum.method === method')
-    .encode(
-      x=alt.X('round:Q', title='Round', scale=alt.Scale(nice=False), axis=whole),
-      y=alt.Y('clients:Q', title='Clients'),
-      color=_color('cluster', list(frame['cluster'].unique())),
-      order='cluster:O',
-      tooltip=['round', 'cluster', 'clients'],
-    )
-  )
-  return _spec(chart, _menu('method', 'Run', dict.fromkeys(frame['method'])))
 
 
 def _evenly(frame: pd.DataFrame, most: int) -> pd.DataFrame:

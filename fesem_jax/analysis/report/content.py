@@ -36,7 +36,7 @@ _RUNS = {
 }  # fmt: skip
 _SETTINGS = ('config.', 'versions.', 'device.', 'commit')
 # Figures of a run that the page shows, of so many methods with clusters.
-_FIGURES, _DRAWN = ('classes', 'confusion', 'sheets'), 2
+_FIGURES, _DRAWN = ('clusters', 'classes', 'sheets'), 2
 
 
 def content(comparison: Comparison) -> dict[str, Any]:
@@ -46,13 +46,11 @@ def content(comparison: Comparison) -> dict[str, Any]:
   check(len(several) < 2, f'workdirs: runs are of several tasks, {", ".join(several)}')
   done = runs['status'].str.match('finished|ended')
   first = _runs(frames, runs.drop_duplicates('method')['run'])
-  sizes = first.rounds[first.rounds['metric'].str.startswith('cluster_sizes.')]
   points = _clients(first)
   on = ', '.join(runs.get('config.evaluate_on', pd.Series(['test'])).unique())
   by_method = first.clients.groupby('method', observed=True)
   specs = {'curves': charts.curves(frames.rounds)} if len(frames.rounds) else {}
   specs |= {'clients': charts.clients(points)} if len(points) else {}
-  specs |= {'clusters': charts.clusters(sizes)} if len(sizes) else {}
   table = comparison.table if done.any() else None
   with pd.option_context('display.max_colwidth', 255):
     return {
