@@ -61,14 +61,6 @@ def client_map(points: pd.DataFrame, ax: Axes) -> Axes:
 
   `points` are of `client_points`. Without true clusters, clusters have markers.
   """
-  _scatter(points, ax)
-  x, y = points.attrs.get('shares', (0, 0))
-  ax.set(xlabel=f'PC 1 ({100 * x:.0f} %)', ylabel=f'PC 2 ({100 * y:.0f} %)')
-  ax.legend(handles=_legend_of_map(points), loc='center left', bbox_to_anchor=(1, 0.5))
-  return ax
-
-
-def _scatter(points: pd.DataFrame, ax: Axes) -> None:
   has_truth = 'true_cluster' in points
   marker = points['true_cluster'].cat.codes if has_truth else points['cluster']
   style: dict[str, Any] = {'edgecolors': 'white', 'linewidths': 0.3, 'alpha': 0.8}
@@ -77,7 +69,11 @@ def _scatter(points: pd.DataFrame, ax: Axes) -> None:
     style |= {'color': color_of(c), 'marker': MARKERS[t % len(MARKERS)]}
     ax.scatter(group['x'], group['y'], **style)
   ax.grid(visible=False)
-  ax.set(xticks=[], yticks=[])
+  x, y = points.attrs.get('shares', (0, 0))
+  ax.set(xticks=[], xlabel=f'PC 1 ({100 * x:.0f} %)')
+  ax.set(yticks=[], ylabel=f'PC 2 ({100 * y:.0f} %)')
+  ax.legend(handles=_legend_of_map(points), loc='center left', bbox_to_anchor=(1, 0.5))
+  return ax
 
 
 def _legend_of_map(points: pd.DataFrame) -> list[Line2D]:
@@ -96,7 +92,7 @@ def class_counts(
   counts: np.ndarray,
   clusters: np.ndarray | None = None,
   cluster_names: Sequence[str] | np.ndarray | None = None,
-  names: Sequence[str] | None = None,
+  names: Sequence[str] | np.ndarray | None = None,
 ) -> pd.DataFrame:
   """Training examples [M, L] of each class on each client, as `partition` draws them.
 
@@ -104,7 +100,8 @@ def class_counts(
   `cluster_names` are what 0, 1, ... are called, and `names` those of the classes. L is
   1 where there are no classes, as in a regression.
   """
-  frame = pd.DataFrame(counts, columns=names or range(counts.shape[1]))
+  is_named = names is not None and len(names) == counts.shape[1]
+  frame = pd.DataFrame(counts, columns=names if is_named else range(counts.shape[1]))
   truth = true_clusters(clusters, cluster_names)
   if truth is None:
     return frame

@@ -57,13 +57,10 @@ def in_figure(value: object, limit: int = 40) -> str:
 
 
 def names_in_figure(methods: Iterable[str]) -> list[str]:
-  """Distinct texts of methods for Matplotlib; long names lose their middle or wrap."""
+  """Texts of methods for Matplotlib; long names have several lines."""
   # A legend leaves out what begins with an underscore.
-  names = [f' {name}' if name.startswith('_') else name for name in methods]
-  short = [in_figure(name) for name in names]
-  if len(set(short)) == len(set(names)):
-    return short
-  lines = [textwrap.wrap(printable(n, 255).replace(';', '; '), 40) for n in names]
+  names = [' ' * name.startswith('_') + printable(name, 255) for name in methods]
+  lines = [textwrap.wrap(n.replace(';', '; ') if len(n) > 40 else n, 40) for n in names]
   return ['\n'.join(map(in_figure, name)) for name in lines]
 
 
@@ -84,9 +81,3 @@ def in_bytes(size: float) -> str:
       return f'{size:,.0f} bytes' if unit == 'bytes' else f'{size:,.1f} {unit}'
     size /= 1024
   return f'{size:,.1f} TiB'
-
-
-def class_names(num_classes: int, names: Iterable[str] | None = None) -> list[str]:
-  """Names of the L classes of a data set; numbers where it has none, or another L."""
-  names = [] if names is None else [str(name) for name in names]
-  return names if len(names) == num_classes else [str(i) for i in range(num_classes)]
