@@ -92,7 +92,7 @@ def class_counts(
   counts: np.ndarray,
   clusters: np.ndarray | None = None,
   cluster_names: Sequence[str] | np.ndarray | None = None,
-  names: Sequence[str] | np.ndarray | None = None,
+  names: Sequence[str] | None = None,
 ) -> pd.DataFrame:
   """Training examples [M, L] of each class on each client, as `partition` draws them.
 
@@ -100,8 +100,7 @@ def class_counts(
   `cluster_names` are what 0, 1, ... are called, and `names` those of the classes. L is
   1 where there are no classes, as in a regression.
   """
-  is_named = names is not None and len(names) == counts.shape[1]
-  frame = pd.DataFrame(counts, columns=names if is_named else range(counts.shape[1]))
+  frame = pd.DataFrame(counts, columns=names or range(counts.shape[1]))
   truth = true_clusters(clusters, cluster_names)
   if truth is None:
     return frame

@@ -81,3 +81,9 @@ def in_bytes(size: float) -> str:
       return f'{size:,.0f} bytes' if unit == 'bytes' else f'{size:,.1f} {unit}'
     size /= 1024
   return f'{size:,.1f} TiB'
+
+
+def class_names(num_classes: int, names: Iterable[str] | None = None) -> list[str]:
+  """Names of the L classes of a data set; numbers where it has none, or another L."""
+  names = [] if names is None else [str(name) for name in names]
+  return names if len(names) == num_classes else [str(i) for i in range(num_classes)]
