@@ -246,7 +246,7 @@ def test_run_resume_and_figures(tmp_path):
   assert [json.loads(x)['round'] for x in lines] == [0, 1, 2, 3, 4]
   drawn = call('report', 'here', '--figures=plots', cwd=tmp_path, figures=True)
   assert drawn.returncode == 0, drawn.stderr
-  assert len(list((tmp_path / 'plots').glob('*.png'))) == 7
+  assert len(list((tmp_path / 'plots').glob('*.png'))) == 6
 
 
 @pytest.mark.slow
