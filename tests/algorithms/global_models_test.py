@@ -41,10 +41,8 @@ def test_runs_are_the_same_on_two_devices():
     algorithm = algorithms.build(
       'centralized', helpers.local(devices=devices, hidden=())
     )
-    result = simulate(
-      algorithm, data, data, rounds=2, progress=False,
-      data_placement='sharded' if devices == 2 else 'replicated',
-    )  # fmt: skip
+    placement = 'sharded' if devices == 2 else 'replicated'
+    result = simulate(algorithm, data, data, rounds=2, data_placement=placement)
     results.append(result)
   one, two = (r.deployed.params() for r in results)
   chex.assert_trees_all_close(one, two, rtol=1e-5, atol=1e-6)

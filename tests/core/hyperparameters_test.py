@@ -166,6 +166,7 @@ NUMBERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'options'), rest_by_night(NUMBERS, by_day=4), ids=[n for n, _ in NUMBERS]
 )

@@ -115,6 +115,7 @@ def test_a_replacement_is_the_change_times_its_scale():
   np.testing.assert_array_equal(honest, end['w'])
 
 
+@pytest.mark.slow
 def test_bad_clients_send_the_opposite_or_noise_and_honest_ones_the_same(start):
   starts = matrix(start[0])[start[1]]
   true, opposite, noisy = (matrix(sent(start, a)) for a in ('', 'sign_flip', 'noise'))

@@ -126,10 +126,8 @@ def run_on_two_devices(between=None, rounds=2):
       states.append(jax.device_get(event.state))
       seen.append(jax.tree.map(lambda x: x.sharding, event.state))
 
-  result = simulate(
-    algorithm, data, data, rounds=rounds, seed=7, eval_every=0,
-    callbacks=[Watch()], progress=False,
-  )  # fmt: skip
+  options = {'rounds': rounds, 'seed': 7, 'eval_every': 0}
+  result = simulate(algorithm, data, data, callbacks=[Watch()], **options)
   assert all(s == seen[0] for s in seen)
   return states, result.history
 

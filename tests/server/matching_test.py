@@ -107,6 +107,12 @@ def grouped_assignment(cost):
   return np.concatenate([4 * h + inside[g, h][1] for g, h in enumerate(best)])
 
 
+def test_channels_are_matched_within_groups_that_stay_together():
+  cost = np.random.default_rng(0).random((32, 32)).astype(np.float32)
+  order = jax.jit(matching._order, static_argnums=1)(cost, 8)
+  np.testing.assert_array_equal(order, grouped_assignment(cost))
+
+
 def shaken(params, rng, scale):
   """Biases and scales start equal for all units, which no client's stay."""
   return jax.tree.map(

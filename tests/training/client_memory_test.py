@@ -91,12 +91,12 @@ def test_a_client_that_fails_keeps_its_optimizer_state():
   data, local = helpers.federation((6, 5)), momentum_local()
   data.x[0] = np.inf  # Of client 0.
   algorithm = with_client_memory(algorithms.build('fed_avg', local))
+  assert not algorithm.local.keep_optimizer_state  # A run adds no second memory.
   state, info = run(algorithm, data, rounds=1)
   begun = state.memory['optimizer'][1]
   assert (info[0].failed, begun.tolist()) == (1, [False, True])
-  assert all(
-    np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state.memory))
-  )
+  memory = jax.tree.leaves(jax.device_get(state.memory))
+  assert all(np.isfinite(x).all() for x in memory)
 
 
 def test_a_run_goes_on_after_a_resume_with_what_clients_keep(tmp_path):
@@ -109,10 +109,9 @@ def test_a_run_goes_on_after_a_resume_with_what_clients_keep(tmp_path):
   algorithm = algorithms.build('fed_avg', local)
 
   def result(folder, rounds):
-    return runs.simulate(
-      algorithm, data, data, rounds=rounds, clients_per_round=3,
-      workdir=tmp_path / folder, eval_every=2, checkpoint_every=1,
-    )  # fmt: skip
+    options = {'clients_per_round': 3, 'eval_every': 2, 'checkpoint_every': 1}
+    options |= {'rounds': rounds, 'workdir': tmp_path / folder}
+    return runs.simulate(algorithm, data, data, **options)
 
   whole = result('whole', 4)
   result('parts', 2)

@@ -1,1 +1,0 @@
-"""Mutation testing of the packages that compute results."""
