@@ -83,7 +83,7 @@ def measure(runs_at_once: int) -> dict[str, Any]:
   """Tunes and compares the methods once."""
   methods = _methods()
   options: dict[str, Any] = {
-    'rounds': _ROUNDS.value, 'progress': False,
+    'rounds': _ROUNDS.value, 'progress': False, 'eval_every': 0,
     'runs_at_once': runs_at_once,
   }  # fmt: skip
   tuned, seeds = _seeds()
