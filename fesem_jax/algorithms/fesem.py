@@ -99,8 +99,8 @@ def fesem(
       client trains K random models and joins the best one.
     init_epochs: local epochs before the first clustering.
     init_restarts: restarts of the first clustering, by k-means; the best one is kept.
-    init_clients: number of random clients that it clusters; 0 is all, or
-      `MAX_INITIAL_CLIENTS` unless `client_state` is 'stacked'.
+    init_clients: number of random clients in the first clustering; 0 takes all, but at
+      most `MAX_INITIAL_CLIENTS` unless `client_state` is 'stacked'.
     client_state: where W_i of all clients are kept: 'stacked' on the devices,
       'offloaded' in host memory; 'streamed' keeps none.
   """
@@ -135,8 +135,8 @@ def fesem(
       )
     centers, client_params = first.centers, first.trained.params
     if aggregate is not None:
-      counts = first.trained.took_part()
-      centers = aggregate(first.models, first.assignment, counts, centers, local.mesh)
+      took_part, cluster = first.trained.took_part(), first.assignment
+      centers = aggregate(first.models, cluster, took_part, centers, local.mesh)
     if storage is not None and not offloading.is_offloaded(client_params):
       client_params = tree.put(storage, cohort.ids, client_params)
     server = server_optimizers.init(optimizer, centers, key)
@@ -147,7 +147,7 @@ def fesem(
     factor = penalty(prox_lambda, prox_weighting, data, cohort)  # Eq. 7
     return train_cohort(local, starts, data, cohort, key, reduction, penalty=factor)
 
-  def e_step(chunk, starts, sums, prepared):
+  def e_step(chunk, starts, sums, prepared):  # `broadcast` of the reduction
     cluster, distance, models = assign(compared, chunk, starts, *prepared)  # Eq. 8
     centers, matched = starts.shared, chunk._replace(params=models)
     sums = sums.add_start_distances(matched, starts.choice, weighting, centers)
@@ -160,8 +160,8 @@ def fesem(
       means = mean_of(clients, state.centers)  # Eq. 9
     else:
       models = trained.folded[1] if aggregates_matched else trained.params
-      counts = trained.took_part()
-      means = aggregate(models, cluster, counts, state.centers, local.mesh)
+      took_part = trained.took_part()
+      means = aggregate(models, cluster, took_part, state.centers, local.mesh)
     return server_optimizers.move(
       optimizer, state.server, state.centers, means, clients.weight > 0
     )

@@ -368,13 +368,13 @@ def _add_clients(parts: _Parts, clients: 'DataFrame', runs: 'DataFrame') -> None
     parts.keep(changes)
     for name in ('gain', 'equal', 'lose') if len(changes) else ():
       texts = _spreads(changes[name, 'mean'], changes[name, 'std'], '.1f')
-      parts.cells[f'clients against {base}', name] = texts
+      parts.cells[f'number of clients against {base}', name] = texts
   column = 'fairness.deployed.worst_decile'
   if column in runs:
     worst = measure.factor * over_seeds(runs, [column])[column][['mean', 'std']]
     parts.keep(worst, 'worst_decile_')
     texts = _spreads(worst['mean'], worst['std'], f'.{measure.digits}f')
-    parts.cells['clients', f'worst tenth{" (%)" * measure.percent}'] = texts
+    parts.cells['worst tenth', f'{measure.name}{" (%)" * measure.percent}'] = texts
 
 
 def _add_costs(parts: _Parts, runs: 'DataFrame') -> None:
@@ -417,9 +417,7 @@ def _notes(
   if several:
     holm_text = ", Holm's correction" * (correct == 'holm')
     first += f'; °: as the best (paired t-test, p ≥ {1 - LEVEL:.2g}{holm_text})'
-  second = (
-    'Costs: median seconds of a round; mean bytes sent in a run, and at its start.'
-  )
+  second = 'Costs: median seconds of a round; mean bytes of a run, and before round 1.'
   if len(against):
     head = heading(against.attrs['column'])
     paired = ', paired over seeds, with Student intervals' * several

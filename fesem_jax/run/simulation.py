@@ -59,14 +59,14 @@ def simulate(
     later_phases: data that replace `train` and `test` at later rounds: the phases of
       `data.load_phases` except the first. All phases need the same shapes.
     patience: ends the run of a clustered method after this many rounds in which no
-      client changed its cluster and Eq. 6, if measured, changed by less than 0.1 %;
-      0 disables it.
+      client changed its cluster and the objective (FeSEM's Eq. 6), if measured,
+      changed by less than 0.1 %; 0 disables it.
     progress: whether to show the progress.
     workdir: folder of metrics, summary, checkpoints and figures, or a `Workdir` with
       what to save; None writes nothing. An unfinished run in this folder is resumed;
       a run with another seed, method, model or data is refused.
     callbacks: functions that watch the run and can end it; see `Callback`.
-    ignore_checks: ids of checks to skip, e.g. 'FJ101'.
+    ignore_checks: ids of rules of `fesem_jax.checks` to skip, e.g. 'FJ101'.
 
   Returns:
     The `Result` of the run.
@@ -75,7 +75,7 @@ def simulate(
     UserError: if an argument is invalid, the model does not fit the data, or the
       workdir cannot be used.
     Diverged: if no client of a round has a finite update, or if the training loss or
-      Eq. 6 is not finite.
+      the objective is not finite.
     Stopped: after Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP, once the round is saved.
   """
   return run_one(spec_of(**locals()))

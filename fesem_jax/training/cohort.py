@@ -35,7 +35,7 @@ ClientUpdate = Callable[[Client], tuple[LocalModel, Params, Any]]
 
 
 class Call(NamedTuple):
-  """The arguments of `for_each_client`."""
+  """A call of `for_each_client`, with options of `train_cohort`."""
 
   update_client: ClientUpdate
   local: LocalTraining
@@ -168,7 +168,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   def finish(results: Any, shared: Any, sums: Any) -> Any:
     sent, client_state, outcome, (ids, sizes, arrived, state, starts) = results
     loss, finite, steps = outcome
-    (models, _, data, *_), broadcast = shared
+    (models, _, data, *_), for_fold = shared
     weights = data.weights_of(ids)
     trained = Trained(
       ids, None, loss, sizes, finite, arrived, steps, data_weights=weights
@@ -185,7 +185,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       trained = trained._replace(params=sent)
     if reduction.fold is not None and not sums_only:
       starts = starts._replace(shared=models)
-      options = () if broadcast is None else (broadcast,)
+      options = () if for_fold is None else (for_fold,)
       with clipped(variable(noise.clip)) if noise else contextlib.nullcontext():
         folded, sums = reduction.fold(trained, starts, sums, *options)
     # The caller adds these fields: XLA on a CPU cannot compile a loop that copies
@@ -226,8 +226,8 @@ def _check(call: Call, reduction: Reduction) -> None:
   for x in jax.tree.leaves(call.starts[1:]):
     fits = x.shape[:1] == (count,)
     check(fits, f'starts: shape {x.shape}, but {count} clients; use starts.of(cohort)')
-  sends = call.starts.shared is not None or reduction.sent == 'personal'
-  if call.local.sends is not None and sends and not reduction.noised:
+  are_sent = call.starts.shared is not None or reduction.sent == 'personal'
+  if call.local.sends is not None and are_sent and not reduction.noised:
     keeps_models = reduction.keep and reduction.sent != 'nothing'
     check_reduced(call.local, reduction.sums, keeps_models)
   parts = call.inputs, call.state, reduction.into, call.epochs
