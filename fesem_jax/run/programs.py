@@ -176,12 +176,22 @@ def compiled(
     traced_program = traced(what, key, fn, *args, **options)
     with waiting(f'compiling {what}'):
       lowered = traced_program.lower()
-    program = Program(what, lambda: compile_to_fit(lowered, args, what))
+    shapes = jax.tree.map(shape_of, args)  # A program is kept, arguments are not.
+    program = Program(what, lambda: compile_to_fit(lowered, shapes, what))
     if processes.count() > 1:  # All of them are to compile in the same order.
       _ = program.compiled
     return program
 
   return once((what, key), begin, *args)
+
+
+def shape_of(x: Any, placed: Any = None) -> Any:
+  """The shape of an array, which does not hold it; numbers as they are."""
+  if not isinstance(x, jax.Array):
+    return x
+  is_weak = getattr(x, 'weak_type', False)  # Random keys do not say.
+  placed = placed or x.sharding
+  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed, weak_type=is_weak)
 
 
 def _kinds(args: tuple[Any, ...]) -> Hashable:

@@ -22,7 +22,7 @@ from fesem_jax.core.sharding import CLIENTS
 from fesem_jax.core.types import Cohort
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run import programs
-from fesem_jax.run.programs import Program, run_often, run_once, with_passes
+from fesem_jax.run.programs import Program, run_often, run_once, shape_of, with_passes
 from fesem_jax.run.spec import Spec
 from fesem_jax.training.cohort import record_calls
 from fesem_jax.utils.errors import check
@@ -103,8 +103,9 @@ class Runner:
     keys = [jax.eval_shape(lambda: jax.random.key(0)).update(sharding=whole)] * 3
     numbers: Any = self.arguments.values(self.arguments.first)
     if count > 1:  # As in the programs of all runs, so that `step` is traced once.
-      numbers = jax.tree.map(lambda x: _shape(jnp.asarray(x), whole), numbers)
-    keys, numbers, train, _ = self._one = jax.tree.map(_shape, (keys, numbers, *splits))
+      numbers = jax.tree.map(lambda x: shape_of(jnp.asarray(x), whole), numbers)
+    self._one = jax.tree.map(shape_of, (keys, numbers, *splits))
+    keys, numbers, train, _ = self._one
     self._split_axes: Any = None, None
     if count > 1:
       self._split_axes = jax.tree.unflatten(jax.tree.structure(splits), axes)
@@ -396,15 +397,6 @@ def axes_of(pool: Sequence[Splits]) -> tuple[int | None, ...]:
   flat = [jax.tree.leaves(splits) for splits in pool]
   columns = zip(*flat, strict=True)
   return tuple(None if all(y is x[0] for y in x) else 0 for x in columns)
-
-
-def _shape(x: Any, placed: Any = None) -> Any:
-  """The shape of an array, which does not hold it; numbers as they are."""
-  if not isinstance(x, jax.Array):
-    return x
-  is_weak = getattr(x, 'weak_type', False)  # Random keys do not say.
-  placed = placed or x.sharding
-  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed, weak_type=is_weak)
 
 
 def _check_deployed(used: ClientModels, count: int) -> None:
