@@ -37,7 +37,7 @@ def principal_vectors(
       flat, exists = x.reshape(len(x), -1), weights > 0
       return label_vectors(flat, y, exists, data.num_classes, count)
 
-    # Not side by side: see `_eigh`.
+    # Not side by side: see `eigh`.
     return jax.lax.map(client_vectors, (ids, sizes)), sums
 
   return client_map.map_clients(
@@ -61,7 +61,7 @@ def label_vectors(
   x = jnp.where(exists[:, None], x, 0.0)
   labels = jax.nn.one_hot(y, num_labels).T * exists[None]  # [L, N]
   gram = jnp.matmul(x, x.T, precision=_HIGHEST) * (1 + y / num_labels)[None]
-  values, vectors = jnp.linalg.eigh(jnp.where(y[:, None] == y[None], gram, 0.0))
+  values, vectors = eigh(jnp.where(y[:, None] == y[None], gram, 0.0))
   shares = jnp.matmul(labels, jnp.square(vectors), precision=_HIGHEST)
   label_values = jnp.where(shares > 0.5, values, 0.0)
   largest = label_values.max(axis=1, keepdims=True)
@@ -97,25 +97,22 @@ def proximities(
   return jnp.degrees(jax.lax.map(lambda u: measure(u, flat[1]), flat[0]))
 
 
-def _eigh(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Eigenvalues and vectors; on a CPU one by one, as two devices would deadlock."""
+@jax.custom_batching.sequential_vmap
+def _eigh_alone(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+  values, vectors = jnp.linalg.eigh(matrix)
+  return values, vectors
 
-  def one_by_one(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
-    values, vectors = jax.lax.map(lambda m: tuple(jnp.linalg.eigh(m)), matrices)
-    return values, vectors
 
-  def batched(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
-    values, vectors = jnp.linalg.eigh(matrices)
-    return values, vectors
-
-  return platforms.choose(one_by_one, batched, matrices)
+def eigh(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Eigenvalues and vectors; under `vmap` on a CPU one by one, or devices deadlock."""
+  return platforms.choose(_eigh_alone, lambda m: tuple(jnp.linalg.eigh(m)), matrix)
 
 
 def _orthonormal(u: jax.Array) -> jax.Array:
   """[n, D, F] an orthonormal basis of what the vectors [n, D, F] span; else 0."""
   for smallest in (_RANK**2, 0.5):
     gram = jnp.einsum('ndf,nef->nde', u, u, precision=_HIGHEST)
-    values, vectors = _eigh(gram)
+    values, vectors = jax.vmap(eigh)(gram)
     spans = values > smallest * values[:, -1:]
     scale = jnp.where(spans, 1 / jnp.sqrt(jnp.where(spans, values, 1.0)), 0.0)
     u = jnp.einsum('nde,ne,ndf->nef', vectors, scale, u, precision=_HIGHEST)
@@ -126,7 +123,7 @@ def _smallest_principal_angles(u: jax.Array, bases: jax.Array) -> jax.Array:
   """[b] radians between the spans of u [D, F] and [b, D, F], precise near 0."""
   cosines = jnp.einsum('df,bef->bde', u, bases, precision=_HIGHEST)
   squares = jnp.einsum('bde,bce->bdc', cosines, cosines, precision=_HIGHEST)
-  first = _eigh(squares)[1][:, :, -1]  # The left singular vector.
+  first = jax.vmap(eigh)(squares)[1][:, :, -1]  # The left singular vector.
   second = jnp.einsum('bd,bde->be', first, cosines, precision=_HIGHEST)
   cosine = jnp.linalg.norm(second, axis=1, keepdims=True)
   second = jnp.where(cosine > 0, second / cosine, 0.0)

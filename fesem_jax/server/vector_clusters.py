@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 from fesem_jax.core import sharding, tree
 from fesem_jax.core.gram_matrices import cosines, inner_products
 from fesem_jax.core.types import Params
-from fesem_jax.server import linear_assignment
+from fesem_jax.server import linear_assignment, subspaces
 from fesem_jax.server.kmeans import kmeans
 
 _HIGHEST = jax.lax.Precision.HIGHEST
@@ -100,7 +100,7 @@ def leading_coordinates(products: jax.Array, count: int) -> jax.Array:
   """[M, K] float32 coordinates of M vectors along K left singular vectors."""
   # With G = U S V^T, whose columns are the vectors, U_K^T G = S_K V_K^T follows from
   # the inner products G^T G [M, M] alone.
-  values, vectors = jnp.linalg.eigh(products)
+  values, vectors = subspaces.eigh(products)
   lengths = jnp.sqrt(jnp.maximum(values[-count:], 0.0))
   return vectors[:, -count:] * lengths[None]
 

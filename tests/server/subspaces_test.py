@@ -1,5 +1,6 @@
 """Subspaces of clients and angles between them, against float64 and by hand."""
 
+import re
 from typing import get_args
 
 import jax
@@ -123,3 +124,9 @@ def test_small_principal_angles_keep_their_digits():
   ours = np.eye(3, dtype=np.float32)[None, None, :1]
   angles = proximities(ours, turned[None, None], 'smallest_angle')
   np.testing.assert_allclose(angles, np.degrees([[1e-4]]), rtol=1e-3)
+
+
+def test_matrices_of_several_runs_are_decomposed_one_by_one():
+  matrices = np.zeros((2, 3, 3), np.float32)
+  text = jax.jit(jax.vmap(subspaces.eigh)).lower(matrices).as_text()
+  assert re.findall('num_batch_dims = "(.)"', text) == ['0']
