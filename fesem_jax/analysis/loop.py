@@ -1,6 +1,7 @@
 """The one loop of comparisons, sweeps and tuning: methods, values, seeds."""
 
 import contextlib
+import itertools
 import json
 import pathlib
 import shutil
@@ -162,10 +163,8 @@ def _compiled_ahead(
         begin_to_compile(specs, len(seeds), like)
     return label, like
 
-  methods = map(begin, entries)
-  following = next(methods, None)
-  while following is not None:
-    method, following = following, next(methods, None)
+  methods = itertools.chain(map(begin, entries), [('', [])])
+  for method, _ in itertools.pairwise(methods):  # Begins the next one before.
     yield method
 
 
