@@ -12,25 +12,16 @@ from tests.support import helpers
 from tests.support.runs import GROUPS, SIZES, TEST_SIZES, simulated_linear
 
 
-@pytest.fixture(scope='module')
-def logged(tmp_path_factory):
-  """The workdir of a run that was logged, went on and was asked for once more."""
-  pytest.importorskip('wandb')
-  folder = tmp_path_factory.mktemp('logged')
-  with pytest.MonkeyPatch.context() as environment:
-    for name in ('WANDB_MODE', 'WANDB_PROJECT'):
-      environment.delenv(name, raising=False)
-    for rounds in (2, 3, 3):
-      callbacks = loggers.build(['wandb', 'wandb'])
-      result = simulated_linear(rounds=rounds, workdir=folder, callbacks=callbacks)
-  return folder, result
-
-
 @pytest.mark.nightly
-def test_weights_and_biases_has_one_offline_run(logged):
-  folder, result = logged
-  name = (folder / 'wandb_run.txt').read_text()
-  parts = sorted((folder / 'wandb').glob('offline-run-*/run-*.wandb'))
+def test_weights_and_biases_has_one_offline_run(tmp_path, monkeypatch):
+  pytest.importorskip('wandb')
+  for name in ('WANDB_MODE', 'WANDB_PROJECT'):
+    monkeypatch.delenv(name, raising=False)
+  for rounds in (2, 3, 3):  # It goes on, and is asked for once more.
+    callbacks = loggers.build(['wandb', 'wandb'])
+    result = simulated_linear(rounds=rounds, workdir=tmp_path, callbacks=callbacks)
+  name = (tmp_path / 'wandb_run.txt').read_text()
+  parts = sorted((tmp_path / 'wandb').glob('offline-run-*/run-*.wandb'))
   assert [p.name for p in parts] == [f'run-{name}.wandb'] * 2  # Nothing of the third.
   for part, number in zip(parts, (2, 3), strict=True):
     content = part.read_bytes()
