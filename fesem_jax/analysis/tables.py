@@ -366,8 +366,9 @@ def _add_clients(parts: _Parts, clients: 'DataFrame', runs: 'DataFrame') -> None
   if base:
     changes = client_changes(clients, base, f'deployed_{measure.name}')
     parts.keep(changes)
+    digits = '.1f' if runs['seed'].nunique() > 1 else '.0f'
     for name in ('gain', 'equal', 'lose') if len(changes) else ():
-      texts = _spreads(changes[name, 'mean'], changes[name, 'std'], '.1f')
+      texts = _spreads(changes[name, 'mean'], changes[name, 'std'], digits)
       parts.cells[f'number of clients against {base}', name] = texts
   column = 'fairness.deployed.worst_decile'
   if column in runs:
