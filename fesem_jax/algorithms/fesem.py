@@ -33,8 +33,9 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sampling import everyone
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
-from fesem_jax.server import comparison, em, robust
+from fesem_jax.server import em, robust
 from fesem_jax.server import optimizers as server_optimizers
+from fesem_jax.server.comparison import build as build_comparison
 from fesem_jax.server.optimizers import ServerOptimizer, mask_batch_stats
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.privacy import check_reduced
@@ -99,19 +100,19 @@ def fesem(
       client trains K random models and joins the best one.
     init_epochs: local epochs before the first clustering.
     init_restarts: restarts of the first clustering, by k-means; the best one is kept.
-    init_clients: number of random clients in the first clustering; 0 takes all, but at
-      most `MAX_INITIAL_CLIENTS` unless `client_state` is 'stacked'.
+    init_clients: number of random clients in the first clustering, 0 for all; at most
+      `MAX_INITIAL_CLIENTS` unless `client_state` is 'stacked'.
     client_state: where W_i of all clients are kept: 'stacked' on the devices,
       'offloaded' in host memory; 'streamed' keeps none.
   """
   aggregate = robust.aggregation(aggregation)
   optimizer = mask_batch_stats(server_optimizer, local.model.statistics)
-  compared = comparison.build(cluster_on, local.model)  # the parameters of the E-step
+  comparison = build_comparison(cluster_on, local.model)
   stacked, streamed = client_state == 'stacked', client_state == 'streamed'
   check(stacked or not aggregate, 'aggregation: needs client_state=stacked')
   check(stacked or init_models == 'common', 'init_models: needs client_state=stacked')
   check_reduced(local, None, keeps_models=aggregate is not None)
-  aggregates_matched = compared.align is not None and aggregate is not None
+  aggregates_matched = comparison.align is not None and aggregate is not None
   if not stacked:
     init_clients = min(init_clients or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
 
@@ -127,7 +128,7 @@ def fesem(
         model = tree.unstack(starts.shared, 0)
         storage = offloading.repeat(model, data.num_clients, local.mesh)
       clustering = Clustering(
-        init_restarts, weighting=weighting, comparison=compared,
+        init_restarts, weighting=weighting, comparison=comparison,
         max_clients=init_clients, keep=not streamed, into=storage,
       )  # fmt: skip
       first = train_and_cluster(
@@ -135,8 +136,8 @@ def fesem(
       )
     centers, client_params = first.centers, first.trained.params
     if aggregate is not None:
-      took_part, cluster = first.trained.took_part(), first.assignment
-      centers = aggregate(first.models, cluster, took_part, centers, local.mesh)
+      took_part, assignment = first.trained.took_part(), first.assignment
+      centers = aggregate(first.models, assignment, took_part, centers, local.mesh)
     if storage is not None and not offloading.is_offloaded(client_params):
       client_params = tree.put(storage, cohort.ids, client_params)
     server = server_optimizers.init(optimizer, centers, key)
@@ -147,42 +148,43 @@ def fesem(
     factor = penalty(prox_lambda, prox_weighting, data, cohort)  # Eq. 7
     return train_cohort(local, starts, data, cohort, key, reduction, penalty=factor)
 
-  def e_step(chunk, starts, sums, prepared):  # `broadcast` of the reduction
-    cluster, distance, models = assign(compared, chunk, starts, *prepared)  # Eq. 8
+  def e_step(chunk, starts, sums, broadcast):  # Eq. 8
+    assignment, distance, models = assign(comparison, chunk, starts, *broadcast)
     centers, matched = starts.shared, chunk._replace(params=models)
     sums = sums.add_start_distances(matched, starts.choice, weighting, centers)
-    sums = sums.add(matched, cluster, distance, weighting, centers)
-    return (cluster, models if aggregates_matched else None), sums
+    sums = sums.add(matched, assignment, distance, weighting, centers)
+    return (assignment, models if aggregates_matched else None), sums
 
-  def m_step(trained, cluster, state):
-    clients = trained.sums.clients
+  def m_step(trained, assignment, state):
+    sums = trained.sums.clients
     if aggregate is None:
-      means = mean_of(clients, state.centers)  # Eq. 9
+      means = mean_of(sums, state.centers)  # Eq. 9
     else:
       models = trained.folded[1] if aggregates_matched else trained.params
       took_part = trained.took_part()
-      means = aggregate(models, cluster, took_part, state.centers, local.mesh)
+      means = aggregate(models, assignment, took_part, state.centers, local.mesh)
     return server_optimizers.move(
-      optimizer, state.server, state.centers, means, clients.weight > 0
+      optimizer, state.server, state.centers, means, sums.weight > 0
     )
 
   def step(state, data, cohort, key):
+    prepared = comparison.prepare(comparison.part(state.centers))
     reduction = Reduction(
       e_step,  # Runs on each chunk of clients once it has trained.
       em.Sums.zeros(state.centers, track_objective),
-      broadcast=(compared.prepare(compared.part(state.centers)), cohort.keep_clusters),
+      broadcast=(prepared, cohort.keep_clusters),
       keep=not streamed,
       into=storage_for_models(state, cohort, client_state, local.mesh),
     )
     trained = local_update(local, state, data, cohort, key, reduction)
     previous = tree.rows_of(state.assignment, cohort)
-    cluster = jnp.where(trained.took_part(), trained.folded[0], previous)
-    centers, server = m_step(trained, cluster, state)
-    assignment = tree.with_rows(state.assignment, cohort, cluster)
+    cohort_assignment = jnp.where(trained.took_part(), trained.folded[0], previous)
+    centers, server = m_step(trained, cohort_assignment, state)
+    assignment = tree.with_rows(state.assignment, cohort, cohort_assignment)
     objective = trained.sums.objective(state.centers, centers)
     info = round_info(
       trained, num_clusters, objective, state.assignment, assignment, data,
-      trained.sums.objective_by_step(),
+      trained.sums.objective_parts(),
     )  # fmt: skip
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
     rounds = state.rounds + 1

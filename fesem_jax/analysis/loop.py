@@ -229,7 +229,7 @@ def _carried_out(
       result = Recorded.of(result, label, seed, config, workdir)
     end(place, result)
 
-  with progress_lines.about(counter.about(label, len(runs))):
+  with progress_lines.about(counter.about(label)):
     run_many([plan.spec for _, plan in planned], runs_at_once, keep, like)
   return [outcomes[place] for place in range(len(runs))]
 
@@ -263,9 +263,9 @@ class _Counter:
     self._total, self._done, self._say = total, 0, say
     self._began, self._warned = time.monotonic(), set[str]()
 
-  def about(self, label: str, count: int) -> str:
-    """The runs that come next, and the time until the last one ends."""
-    text = f'{label}, runs {self._done + 1}-{self._done + count} of {self._total}'
+  def about(self, label: str) -> str:
+    """The method that runs next, and the time until the last run ends."""
+    text = f'{label}, {self._done} of {self._total} runs done'
     if self._done:
       mean = (time.monotonic() - self._began) / self._done
       text += f', {duration(mean * (self._total - self._done))} left'

@@ -369,7 +369,7 @@ def _add_clients(parts: _Parts, clients: 'DataFrame', runs: 'DataFrame') -> None
     digits = '.1f' if runs['seed'].nunique() > 1 else '.0f'
     for name in ('gain', 'equal', 'lose') if len(changes) else ():
       texts = _spreads(changes[name, 'mean'], changes[name, 'std'], digits)
-      parts.cells[f'number of clients against {base}', name] = texts
+      parts.cells[f'clients relative to {base}', name] = texts
   column = 'fairness.deployed.worst_decile'
   if column in runs:
     worst = measure.factor * over_seeds(runs, [column])[column][['mean', 'std']]
@@ -418,7 +418,7 @@ def _notes(
   if several:
     holm_text = ", Holm's correction" * (correct == 'holm')
     first += f'; °: as the best (paired t-test, p ≥ {1 - LEVEL:.2g}{holm_text})'
-  second = 'Costs: median seconds of a round; mean bytes of a run, and before round 1.'
+  second = 'Costs: median seconds a round; mean bytes up and down, start included.'
   if len(against):
     head = heading(against.attrs['column'])
     paired = ', paired over seeds, with Student intervals' * several

@@ -169,7 +169,7 @@ def _run_members(
     states = runner.states([*saved, *saved[:1] * (runner.count - len(saved))])
     clusters = processes.on_host(runner.clusters(states, inputs))
   else:
-    with progress_lines.waiting_for('first models and clusters'):
+    with progress_lines.waiting_for('first models'):
       states, clusters = jax.block_until_ready(runner.start(inputs))
     clusters = processes.on_host(clusters)
   seconds = (time.perf_counter() - started) / len(runs)

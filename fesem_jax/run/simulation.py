@@ -65,7 +65,7 @@ def simulate(
     workdir: folder of metrics, summary, checkpoints and figures, or a `Workdir` with
       what to save; None writes nothing. An unfinished run in this folder is resumed;
       a run with another seed, method, model or data is refused.
-    callbacks: functions that watch the run and can end it; see `Callback`.
+    callbacks: `Callback` objects, which watch the run and can end it.
     ignore_checks: ids of rules of `fesem_jax.checks` to skip, e.g. 'FJ101'.
 
   Returns:

@@ -75,7 +75,7 @@ class Sums(NamedTuple):
   Attributes:
     clients: weighted sums of their models.
     squared: [K] weighted sums of their squared distances to the old centers.
-    start_distances: [] the same to the centers that clients started from, or None.
+    start_distances: [] weighted sum of those to the centers of their start, or None.
   """
 
   clients: sums.ClusterSums
@@ -83,10 +83,10 @@ class Sums(NamedTuple):
   start_distances: jax.Array | None = None
 
   @classmethod
-  def zeros(cls, centers: Params, by_step: bool = False) -> 'Sums':
+  def zeros(cls, centers: Params, objective_parts: bool = False) -> 'Sums':
     """Sums of no clients, for centers [K, ...]."""
     none = sums.no_sums(centers)
-    start_distances = jnp.float32(0.0) if by_step else None
+    start_distances = jnp.float32(0.0) if objective_parts else None
     return cls(none, jnp.zeros(none.weight.shape), start_distances)
 
   def add(
@@ -107,7 +107,7 @@ class Sums(NamedTuple):
   def add_start_distances(
     self, trained: Trained, start: jax.Array, weighting: str, centers: Params
   ) -> 'Sums':
-    """Adds the distances of a chunk to the centers [C] that it started from."""
+    """Adds the squared distances of a chunk to the centers `start` [C]."""
     if self.start_distances is None:
       return self
     weights = trained.weights(weighting)
@@ -115,8 +115,8 @@ class Sums(NamedTuple):
     distances = sums.total(jnp.where(weights > 0, weights * distances, 0.0))
     return self._replace(start_distances=self.start_distances + distances)
 
-  def objective_by_step(self) -> tuple[jax.Array, jax.Array] | None:
-    """Eq. 6 after the local step and after the E-step; None if it is not known."""
+  def objective_parts(self) -> tuple[jax.Array, jax.Array] | None:
+    """Eq. 6 after local training and after the E-step; None if not tracked."""
     if self.start_distances is None:
       return None
     count = sums.or_one(self.clients.weight.sum())

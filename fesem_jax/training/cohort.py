@@ -48,7 +48,7 @@ class Call(NamedTuple):
   per_chunk: int  # maximum number of clients that train side by side
   # Kernels that clients store as changes of a shared start; see `shared_start`.
   kernels: tuple[Kernel, ...] = ()
-  epochs: jax.Array | None = None  # [S] int32 replaces the epochs of the schedule
+  epochs: jax.Array | None = None  # [S] int32 in place of the schedule's epochs
 
 
 # A context variable, so that the `step` of a method need not pass it on.
@@ -92,7 +92,7 @@ def for_each_client(
     starts: the models from which the S clients of the cohort start.
     data: training split.
     cohort: S clients.
-    key: key of this round; each client folds its id into it.
+    key: key of this round, folded with `data.client_ids`.
     reduction: reduces the models sent; the default returns all of them.
     state: [S, ...] states of the clients, `Client.state`.
     inputs: [S, ...] further inputs of the clients, `Client.inputs`.
@@ -103,7 +103,7 @@ def for_each_client(
     `Trained`, split over the mesh; its `state` has the new states.
 
   Raises:
-    UserError: if `starts` belong to other clients, or if `update_client` does not call
+    UserError: if `starts` has not S rows, or if `update_client` does not call
       `Client.send` although attacks or `local.sends` change the models sent.
   """
   per_chunk = local.clients_per_chunk
@@ -125,8 +125,8 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   steps = local.num_steps(data, cohort.ids, call.epochs)
   arrived = local.arrived(key, data, cohort.ids)
   steps = jnp.where(arrived, steps, 0)
-  num_starts = starts.num_models() if kernels else 1
-  sums_only = bool(kernels and reduction.mean_by) and num_starts == 1
+  num_groups = starts.num_models() if kernels else 1
+  sums_only = bool(kernels and reduction.mean_by) and num_groups == 1
   unequal = batching.are_unequal(local.schedule, data)
 
   # If all models are personal, new models overwrite old ones in place.
@@ -136,18 +136,17 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     into, start_rows = starts.personal, start_rows._replace(personal=None)
   old_state = Trained._make([None] * len(Trained._fields))._replace(state=call.state)
 
-  def body(shared: Any, ids: jax.Array, rows: Any, old: Any, sums: Any) -> Any:
-    (models, broadcast, data, key, rate), _ = shared
+  def body(common: Any, ids: jax.Array, rows: Any, old: Any, sums: Any) -> Any:
+    (models, broadcast, device_data, round_key, rate), _ = common
     (steps, arrived), inputs, starts = rows
     if in_place:
       starts = starts._replace(personal=old[0])
-    state = old[1].state
-    sizes = data.sizes(ids)
+    state, sizes = old[1].state, device_data.sizes(ids)
 
     def train_client(steps, id, size, key, starts, state, inputs):
       state, kept_memory = (state, {}) if memory is None else state
       client = Client(
-        local, data, id, size, steps, key, starts._replace(shared=models), rate,
+        local, device_data, id, size, steps, key, starts._replace(shared=models), rate,
         state, inputs, broadcast, memory=kept_memory,
       )  # fmt: skip
       model, sent, client_state = update_client(client)
@@ -157,21 +156,21 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       finite = functools.reduce(jnp.logical_and, client.sent_finite, model.finite)
       return sent, client_state, (model.loss, finite, model.steps)
 
-    # No steps in empty slots, and where a device lacks the rows of a client.
+    # No steps in empty slots, or for clients whose rows are elsewhere.
     steps = jnp.where(sizes > 0, steps, 0)
-    keys = data.keys_of(key, ids)
+    keys = device_data.keys_of(round_key, ids)
     args = ids, sizes, keys, starts, state, inputs
     results = client_map.by_work(train_client, steps, args, unequal)
     clients = ids, sizes, arrived, state, starts
-    return ((*results, clients), shared), sums
+    return ((*results, clients), common), sums
 
-  def finish(results: Any, shared: Any, sums: Any) -> Any:
+  def finish(results: Any, common: Any, sums: Any) -> Any:
     sent, client_state, outcome, (ids, sizes, arrived, state, starts) = results
     loss, finite, steps = outcome
-    (models, _, data, *_), for_fold = shared
-    weights = data.weights_of(ids)
+    (models, _, device_data, *_), fold_broadcast = common
+    data_weights = device_data.weights_of(ids)
     trained = Trained(
-      ids, None, loss, sizes, finite, arrived, steps, data_weights=weights
+      ids, None, loss, sizes, finite, arrived, steps, data_weights=data_weights
     )
     if state is not None:
       client_state = tree.where(trained.took_part(), client_state, state)
@@ -185,24 +184,22 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       trained = trained._replace(params=sent)
     if reduction.fold is not None and not sums_only:
       starts = starts._replace(shared=models)
-      options = () if for_fold is None else (for_fold,)
+      args = () if fold_broadcast is None else (fold_broadcast,)
       with clipped(variable(noise.clip)) if noise else contextlib.nullcontext():
-        folded, sums = reduction.fold(trained, starts, sums, *options)
-    # The caller adds these fields: XLA on a CPU cannot compile a loop that copies
+        folded, sums = reduction.fold(trained, starts, sums, *args)
+    # `run` adds these fields: XLA on a CPU cannot compile a loop that copies
     # `arrived` of single clients (jaxlib 0.10.2, unequal sizes, full batches).
     cohort_fields: dict[str, Any] = {'ids': None, 'arrived': None}
     trained = trained._replace(params=None, folded=folded, **cohort_fields)
     return (sent if reduction.keep else None, trained), sums
 
+  round_args = starts.shared, call.broadcast, data, key, local.rate(cohort)
   (params, trained), sums = client_map.map_clients(
     body,
     cohort.ids,
     steps,
     ((steps, arrived), call.inputs, start_rows),
-    (
-      (starts.shared, call.broadcast, data, key, local.rate(cohort)),
-      reduction.broadcast,
-    ),
+    (round_args, reduction.broadcast),
     per_chunk=call.per_chunk,
     empty=data.num_clients,
     mesh=local.mesh,
@@ -210,7 +207,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     into=(into, old_state),
     replaces=in_place or call.state is not None,
     group=starts.choice if kernels else None,  # Chunks have clients of few centers.
-    num_groups=num_starts,
+    num_groups=num_groups,
     finish=finish,
     # Few complete models at a time, so that they stay in the cache.
     part=call.per_chunk if sums_only else local.clients_per_chunk,
@@ -269,7 +266,7 @@ def train_cohort(
     layers: names of the layers that learn; None is all layers.
     factors: [S, N_max] float32 factors of the losses of the examples. A batch still
       divides the sum of its losses by its number of examples.
-    epochs: [S] int32 local epochs of each client, in place of those in `local`.
+    epochs: [S] int32 epochs of clients; if traced, at most those of `local`.
 
   Raises:
     UserError: as `for_each_client`, and if `starts` has several models but no `choice`.

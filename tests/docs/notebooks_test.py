@@ -45,7 +45,7 @@ def test_notebooks_run(path, monkeypatch):
   pytest.importorskip('matplotlib').use('agg')
   monkeypatch.setattr(fj, 'setup_devices', lambda: None)  # They are chosen already.
   shown = hook().outputs(path.read_text(), _SMALL)
-  programs.shared().clear()
+  programs.clear()
   kinds = [kind for of_cell in shown for kind, _ in of_cell]
   assert 'accuracy' in str(shown)
   assert kinds.count('png') == 1

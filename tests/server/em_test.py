@@ -90,7 +90,7 @@ def test_sums_over_chunks_give_equation_6_before_and_after_each_step():
 
   @jax.jit
   def twice(trained, nearest):
-    sums = em.Sums.zeros(old, by_step=True)
+    sums = em.Sums.zeros(old, objective_parts=True)
     for _ in range(2):  # The same chunk again changes no mean.
       sums = sums.add(trained, jnp.asarray(NEAREST), nearest, 'by_examples', old)
       sums = sums.add_start_distances(trained, jnp.asarray(OWN), 'by_examples', old)
@@ -103,7 +103,7 @@ def test_sums_over_chunks_give_equation_6_before_and_after_each_step():
   after = squared(points, means)[rows, NEAREST]
   np.testing.assert_allclose(value, np.average(after, weights=weights), rtol=1e-4)
   np.testing.assert_allclose(
-    sums.objective_by_step(),
+    sums.objective_parts(),
     [np.average(apart[rows, k], weights=weights) for k in (OWN, NEAREST)],
     rtol=1e-5,
   )
@@ -111,7 +111,7 @@ def test_sums_over_chunks_give_equation_6_before_and_after_each_step():
   assert plain.start_distances is None  # By default, steps are not told apart.
   # Without clients, Eq. 6 is 0.
   assert plain.objective(old, old) == 0
-  assert em.Sums.zeros(old, by_step=True).objective_by_step() == (0, 0)
+  assert em.Sums.zeros(old, objective_parts=True).objective_parts() == (0, 0)
 
 
 def test_of_a_single_client_of_one_example_equation_6_is_its_distance():
@@ -119,9 +119,9 @@ def test_of_a_single_client_of_one_example_equation_6_is_its_distance():
   trained = jax.tree.map(lambda x: x[:1], trained)  # It has one example.
   old = helpers.as_stack(centers.astype(np.float32))
   apart = squared(points, centers)[0]
-  sums = em.Sums.zeros(old, by_step=True)
+  sums = em.Sums.zeros(old, objective_parts=True)
   nearest = jnp.asarray(apart[2:], jnp.float32)
   sums = sums.add(trained, jnp.array([2]), nearest, 'by_examples', old)
   sums = sums.add_start_distances(trained, jnp.array([0]), 'by_examples', old)
-  np.testing.assert_allclose(sums.objective_by_step(), apart[[0, 2]], rtol=1e-5)
+  np.testing.assert_allclose(sums.objective_parts(), apart[[0, 2]], rtol=1e-5)
   np.testing.assert_allclose(sums.objective(old, old), apart[2], rtol=1e-5)

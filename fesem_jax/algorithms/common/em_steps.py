@@ -39,7 +39,7 @@ class Assigned(NamedTuple):
 
 
 def assign(
-  compare: ModelComparison,
+  comparison: ModelComparison,
   chunk: Trained,
   starts: ClientModels,
   prepared: Any,
@@ -50,15 +50,15 @@ def assign(
   `prepared` are the centers of `ModelComparison.prepare`. Clients stay in the
   clusters that they start from where they do not count, or `keep` [] bool holds.
   """
-  centers, start, align = starts.shared, starts.choice, compare.align
+  centers, start, align = starts.shared, starts.choice, comparison.align
   assert start is not None
-  nearest, distance, models = compare.nearest(chunk.params, prepared)
+  nearest, distance, models = comparison.nearest(chunk.params, prepared)
   moves = chunk.took_part() if keep is None else chunk.took_part() & ~keep
   cluster = jnp.where(moves, nearest, start)
   if align is not None and keep is not None:  # Units in the order of the old center.
     models = jax.lax.cond(
       keep, lambda: align(chunk.params, tree.take(centers, start), None), lambda: models
     )
-  if compare.partial or keep is not None:  # Eq. 6 is about all parameters.
+  if comparison.partial or keep is not None:  # Eq. 6 is about all parameters.
     distance = tree.row_distances(models, tree.take(centers, cluster))
   return Assigned(cluster, distance, models)
