@@ -100,9 +100,8 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'stocfl': stocfl,
   'fed_drift': fed_drift,
   'flux': flux,
-  # No method: it is told the true groups (`data.with_true_groups`).
+  # References, with the true groups and with the examples of all clients.
   'oracle': oracle,
-  # Nor is this: the server has the examples of all clients.
   'centralized': centralized,
 }
 

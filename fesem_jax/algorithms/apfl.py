@@ -36,16 +36,16 @@ def apfl(local: LocalTraining, *, apfl_alpha: Fraction = 0.5) -> Algorithm:
     v_i <- v_i - eta a_i grad F_i(m_i)
     a_i <- a_i - eta <grad F_i(m_i), v_i - w_i>, then clipped to [0, 1]
 
-  where the right sides are those before the step, as in the paper; then
+  where the right sides have the values before the step, as in the paper. Then
 
     w   <- sum_i alpha_i w_i                  alpha_i = n_i / sum n_j over the cohort
 
   A client deploys a_i v_i + (1 - a_i) w with the newest w, and reports the loss of m_i.
 
   Args:
-    local: how clients train; its optimizer, plain SGD of rate eta, steps with w_i and
-      v_i.
-    apfl_alpha: the first a_i, a client's weight of its own model.
+    local: settings of local training; its optimizer, plain SGD of rate eta, updates w_i
+      and v_i.
+    apfl_alpha: the first a_i, the weight of a client's personal model.
   """
   check(is_plain_sgd(local), 'optimizer: apfl needs plain SGD')
   eta = learning_rate(local)

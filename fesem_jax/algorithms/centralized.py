@@ -28,12 +28,12 @@ class CentralizedState(NamedTuple):
 
 @recorded
 def centralized(local: LocalTraining) -> Algorithm:
-  """Builds centralized training, a reference for what clients lose by not sharing.
+  """Builds centralized training, a reference: one model on all clients' examples.
 
     w <- SGD from w on the training examples of all clients
 
   A round takes as many steps as all clients of the round take together in FedAvg, on
-  batches of the same size, also of examples of clients that are not in the round.
+  batches of the same size from the examples of all clients.
   """
 
   def init(key, data):
@@ -78,7 +78,7 @@ def centralized(local: LocalTraining) -> Algorithm:
 
 
 def _gathered(data: FederatedData) -> FederatedData:
-  """The examples of all clients as those of one, clients in the order of their ids."""
+  """The examples of all clients as one client's, in the order of their ids."""
   offsets, y = jnp.asarray(data.offsets), jnp.asarray(data.y)
   order = jnp.argsort(jnp.asarray(data.client_ids))
   ends = jnp.cumsum((offsets[1:] - offsets[:-1])[order])

@@ -22,7 +22,7 @@ from fesem_jax.server.vector_clusters import add_to_means, clusters_of_gradients
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.utils.ranges import Count
 
-# P, rounds between two clusterings, and T_cl, how many there are, as in the paper.
+# The paper's P, rounds between two clusterings, and T_cl, the number of clusterings.
 CLUSTER_EVERY, CLUSTER_UPDATES = 2, 5
 
 
@@ -30,7 +30,7 @@ class CflGpState(NamedTuple):
   centers: Params  # [K, ...] c_k
   assignment: jax.Array  # [M] int32 r_i
   gradients: Params  # [M, K, ...] g_ik, the mean of client i's gradients at model k
-  counts: jax.Array  # [M, K] int32 how many gradients that is the mean of
+  counts: jax.Array  # [M, K] int32 number of gradients in this mean
   rounds: jax.Array  # [] int32 rounds done
 
 
@@ -39,7 +39,7 @@ def cfl_gp(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
   """Builds CFL-GP with K = `num_clusters` centers (Kim et al., "Clustered Federated
   Learning via Gradient-based Partitioning", ICML 2024).
 
-    in every second round from the first on, 5 times, k the number of models in turn:
+    in rounds 1, 3, 5, 7 and 9, with k = 1, 2, ..., K, 1, ... in turn:
       g_ik <- mean of grad F_i(c_k) of this and of earlier rounds   for all clients
       g_i  <- (g_i1, ..., g_iK);  G <- the matrix of columns g_i, U S V^T its SVD
       r    <- k-means of the columns of U_K^T G, K numbers for each client, numbered
@@ -49,7 +49,7 @@ def cfl_gp(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
       c_k  <- mean of w_i over the clients with r_i = k
 
   The K models start as different random models, all clients in cluster 0. All clients
-  take part; one that drops out of a clustering round goes by its earlier gradients.
+  take part; one that drops out of a clustering round is clustered by earlier ones.
   """
   local.check_no_statistics('cfl_gp')
 

@@ -55,7 +55,7 @@ def fed_ala(
   the second round on, and later for one a round. It deploys m_i with the newest w.
 
   Args:
-    local: how clients train; its batch size is that of the weights' too.
+    local: settings of local training; its batch size also holds for the weights.
     head_layers: top layers: names, or patterns such as **/norm*.
     ala_rate: a, the learning rate of A_i; 0 keeps A_i at 1, which is FedAvg.
   """
@@ -94,7 +94,7 @@ def fed_ala(
     learned = learn_weights(client, w, h, a)
     start = tree.merge(_mix(top(w), h, learned.params), w)
     model = local_sgd(client, start=start)
-    # Not about the start, which its own head is in: the server does not know it.
+    # Relative to `received`: the server does not know the head of the start.
     sent = client.send(model, client.received)
     return model.after(learned), sent, (top(model.params), learned.params)
 

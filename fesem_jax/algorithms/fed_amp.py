@@ -36,9 +36,9 @@ def fed_amp(
     u_i   <- sum_j xi_ij w_j                                      on the server
     w_i   <- SGD from w_i on F_i(w) + lambda / (2 alpha) |w - u_i|^2
 
-  so that A'(d) = exp(-d / sigma) / sigma. alpha is sigma / (S - 1), the most with which
-  no xi_ii can be negative. Sums are over the S clients of the round, with their models
-  before it. A client deploys w_i; the reported training loss is F_i.
+  so that A'(d) = exp(-d / sigma) / sigma. alpha = sigma / (S - 1) is the largest value
+  for which no xi_ii can be negative. Sums are over the S clients of the round, with the
+  models before it. A client deploys w_i; the reported training loss is F_i.
 
   Args:
     amp_lambda: lambda of the pull to a mean of similar models; 0 trains every client

@@ -45,7 +45,7 @@ def fed_buff(
   server_learning_rate: Positive = 1.0,
   client_devices: str | DeviceProfile = 'phone',
 ) -> Algorithm:
-  """Builds FedBuff, of which a round is one update of the server (Nguyen et al.,
+  """Builds FedBuff, whose rounds are updates of the server (Nguyen et al.,
   "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022:
   Algorithm 1).
 
@@ -121,7 +121,7 @@ def fed_buff(
 
 
 def _add_changes(trained, starts, total, broadcast):
-  """Adds the changes of a chunk's models, smaller the staler they are."""
+  """Adds the changes of a chunk's models, scaled by their staleness."""
   row, factors = broadcast
   client_factors = factors[row[trained.ids]]
 

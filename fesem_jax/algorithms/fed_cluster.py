@@ -53,24 +53,24 @@ def fed_cluster(
   Distributed Multitask Optimization under Privacy Constraints", IEEE TNNLS 2020).
 
     w_i <- SGD from c_{r_i} on client i;  u_i = w_i - c_{r_i}
-    c_k <- mean of w_i over the clients with r_i = k
+    c_k <- sum_i alpha_i w_i over the clients with r_i = k
     on check rounds, for each cluster k of more than `min_size` clients: if
-        |mean_i u_i| < eps1 max_i |u_i|   and   max_i |u_i| > eps2,
+        |sum_i alpha_i u_i| < eps1 max_i |u_i|   and   max_i |u_i| > eps2,
       part it in two by the cosine similarities s_ij of the u_i, and keep the
       parts if sqrt((1 - max s_ij across them) / 2) > gamma; both go on from c_k
 
-  The step compares the updates; the split is decided on the host, `between` rounds.
-  All clients take part in every round.
+  with alpha_i = n_i / sum n_j over the clients of the cluster. The host decides splits,
+  `between` rounds. All clients take part in every round.
 
   Args:
-    max_clusters: most clusters that splits make.
+    max_clusters: maximum number of clusters.
     eps1: a cluster whose mean update is this small, relative to the largest, has
       converged.
     eps2: clients whose updates are this large (L2 norm) have not converged.
     gamma: least separation of the two parts.
     min_size: clusters of this many clients or fewer are not split.
     linkage: 'complete', 'average', or 'single', the paper's.
-    min_rounds: no check in these first rounds.
+    min_rounds: number of first rounds without a check.
     check_every: rounds between checks.
   """
   local.check_no_statistics('fed_cluster')

@@ -40,7 +40,7 @@ def fed_dane(
   """
 
   def init(key, data):
-    check_models_only(data, local, 'fed_dane', 'gradients beside models')
+    check_models_only(data, local, 'fed_dane', 'gradients and models')
     return global_model.init(local)(key, data)
 
   def first_cohort(data, cohort, key):

@@ -54,17 +54,18 @@ def fed_drift(
   and in every round,
 
     w_i  <- SGD from c_{r_i} on client i
-    c_k  <- mean of w_i over the clients with r_i = k
+    c_k  <- sum_i alpha_i w_i over the clients with r_i = k
 
-  A new model takes the place of one that is not in use, or else of the least recently
-  used; where clients use all K, its client keeps r_i. All clients take part; one that
-  drops out at the beginning of a time step keeps its model.
+  with alpha_i = n_i / sum n_j over these clients. A new model takes the place of one
+  that is not in use, or else of the least recently used; if clients use all K, its
+  client keeps r_i. All clients take part; one that drops out at the beginning of a time
+  step keeps its model.
 
   Args:
     max_clusters: K; 0 is the number of clients.
     drift_delta: delta, in units of the loss.
     check_every: rounds of a time step.
-    start_alone: whether clients have models of their own in the first time step, or
+    start_alone: whether each client has a separate model in the first time step, or
       all share one. All models start as the same random one.
 
   Raises:

@@ -1,4 +1,4 @@
-"""FedGWC: clusters are split by how clients' losses lie among those of the others.
+"""FedGWC: splits clusters by the losses of clients during local training.
 
 Licciardi et al., "Interaction-Aware Gaussian Weighting for Clustered Federated
 Learning", ICML 2025.
@@ -63,10 +63,10 @@ def fed_gwc(
     e_k  <- (1 - a_k) e_k + a_k mean_ij (change of P_ij)^2
     if e_k < eps for M / S rounds in a row: cluster k's clients by rows of P
 
-  over the S clients of the cohort; m_s and v_s are mean and variance of l_is over those
-  of cluster k, by examples, and a_k is the share of the cluster that they are. Rows of
-  P are compared by exp(-gamma |P_i - P_j|^2) and clustered spectrally; the number of
-  parts has the least Davies-Bouldin index. There are at most 16 clusters.
+  over the S clients of the cohort. m_s and v_s are the mean and variance of l_is, by
+  examples, over the clients of cluster k in the cohort; a_k is their share of the
+  cluster. Rows of P are compared by exp(-gamma |P_i - P_j|^2) and clustered spectrally
+  into the number of parts of least Davies-Bouldin index. There are at most 16 clusters.
 
   Args:
     min_size: least mean size of the parts of a cluster.

@@ -28,7 +28,7 @@ def fed_nova(local: LocalTraining, *, straggler_fraction: Fraction = 0.0) -> Alg
   with a momentum of rho. Where all a_i are equal, FedNova is FedAvg.
 
   Args:
-    local: how clients train. A schedule over local steps is in the weights too.
+    local: settings of local training. The weights include a schedule over local steps.
     straggler_fraction: probability that a client runs only 1 to E epochs in a round.
 
   Raises:

@@ -20,9 +20,9 @@ def fed_opt(
     Delta <- sum_i alpha_i (w_i - x)      alpha_i = n_i / sum_j n_j
     x     <- a step of the server's optimizer along Delta
 
-  FedAvgM, FedAdagrad, FedAdam and FedYogi are its forms with `server.momentum`,
-  `server.adagrad`, `server.adam` and `server.yogi`. FedAvg, FeSEM and HypoCluster take
-  the same option, the last two for each of their centers.
+  FedAvgM, FedAdagrad, FedAdam and FedYogi use `momentum`, `adagrad`, `adam` and `yogi`
+  of `fj.server_optimizers`. FedAvg, FeSEM and HypoCluster have the same option, the
+  last two for each of their centers.
 
   Args:
     server_optimizer: FedAdam by default; any Optax optimizer.

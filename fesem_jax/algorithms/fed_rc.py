@@ -41,9 +41,9 @@ def fed_rc(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
     w_ik   <- SGD from c_k on mean_s q_s(k) l(w; s)                for all k
     c_k    <- sum_i alpha_i w_ik                                   alpha_i = n_i / n
 
-  which is `fed_em` but for C: a center is no better for an example because it has much
-  of its class. C is of the q that clients had when they last took part, and at least
-  1e-8; in the first round it is the same for all centers.
+  This is `fed_em` with the likelihood divided by C, so that a center gains nothing from
+  many examples of one class. C uses the q of each client's last participation and is at
+  least 1e-8; in the first round it is equal for all centers.
 
   Raises:
     UserError: if the task is not classification.

@@ -31,9 +31,9 @@ def fed_rep(
   the second. A client that fails in either part counts as failed.
 
   Args:
-    local: how clients train their bodies.
+    local: settings of local training, for the body.
     head_layers: layers that stay with each client: names, or patterns such as **/norm*.
-    head_epochs: local epochs of the head, in place of those of `local`.
+    head_epochs: local epochs of the head.
   """
   personal_head.check_head(local, head_layers)
   body_layers = personal_head.other_layers(local, head_layers)

@@ -25,7 +25,7 @@ def fed_sgd(local: LocalTraining) -> Algorithm:
   full-batch step.
 
   Args:
-    local: how clients train; its batch size, epochs and steps serve only
+    local: settings of local training; its batch size, epochs and steps serve only
       fine-tuning.
 
   Raises:
@@ -52,5 +52,5 @@ def _first_step_is_linear(local: LocalTraining) -> bool:
 
   if not is_linear(first_step, shapes):
     return False
-  # It may still add what no gradient is part of.
+  # The step may also have a part that does not depend on the gradient.
   return not any((x != 0).any() for x in jax.tree.leaves(first_step(filled(0.0))))

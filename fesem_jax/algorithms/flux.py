@@ -30,7 +30,7 @@ class FluxState(NamedTuple):
   rounds: jax.Array  # [] int32 rounds done
   described_by: Params  # [1, ...] the model whose features describe clients
   placing: descriptors.Placing  # of clients whose labels are not known
-  numbers: jax.Array  # [] int32 of a descriptor
+  numbers: jax.Array  # [] int32 numbers in a descriptor
 
 
 @recorded
@@ -46,8 +46,8 @@ def flux(
     r_i  <- DBSCAN of the d_i, each group of moments scaled to 0..1 over all clients
 
   and then w_i <- SGD from c_{r_i}, c_k <- mean of w_i over r_i = k, where all c_k start
-  as w. The radius of DBSCAN is the knee of the distances to the nearest neighbors; who
-  is farther from all others is a cluster of one. New clients, and those that dropped
+  as w. The radius of DBSCAN is the knee of the distances to nearest neighbors; a client
+  farther from all others is a cluster of one. New clients, and those that dropped
   out in the last round of the warmup, go to the nearest cluster by the first two
   groups, which need no labels. All clients take part.
 

@@ -53,9 +53,9 @@ def hypo_cluster(
   Args:
     num_clusters: K.
     weighting: 'uniform' (IFCA) or 'by_examples' (HypCluster).
-    init_restarts: draws of the first centers, of which the best is kept; 20 is better.
-    init_rounds: rounds for which each draw is tried; with several draws, 2 is better.
-    init_clients: clients that try the draws of the first centers.
+    init_restarts: number of draws of the first centers; 20 find better ones.
+    init_rounds: trial rounds of each draw; with several draws, 2 are better.
+    init_clients: number of clients in the trial rounds.
     server_optimizer: moves each center by a step along the mean change of its clients
       (FedOpt) instead of to their mean; draws are compared without it.
   """

@@ -53,8 +53,8 @@ def l2gd(
   aggregation is that of the x_i before it.
 
   Args:
-    local: how clients train; eta is its optimizer's learning rate, times what its
-      schedule gives for the round.
+    local: settings of local training; eta is the learning rate of its optimizer, times
+      the round's factor of its schedule.
     l2gd_lambda: lambda of the pull to the mean of all models; 0 trains every client
       alone in the other rounds.
     aggregation_probability: p, in (0, 1): that of a round in which models are averaged.

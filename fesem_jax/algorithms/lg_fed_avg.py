@@ -19,8 +19,8 @@ def lg_fed_avg(
     (b_i, h_i) <- SGD from (b_i, h) on client i       for i in the cohort
     h          <- sum_i alpha_i h_i                   alpha_i = n_i / sum_j n_j
 
-  It is FedPer with the layers exchanged: those of the head are shared, all others stay
-  with each client. All b_i start from one random body.
+  It is FedPer with the layers exchanged: clients share the head and keep all other
+  layers. All b_i start from one random body.
 
   Args:
     head_layers: layers that clients share: names, or patterns such as **/norm*.

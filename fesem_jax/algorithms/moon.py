@@ -79,7 +79,7 @@ def moon(
     personal = tree.with_rows(state.client_params, cohort, trained.state)
     return MoonState(sums.mean_of(trained.sums, x), personal), trained.info()
 
-  # Beside the local one, two models see each batch; they stay as they are.
+  # Two frozen models also see each batch.
   size = traffic.bytes_of_model(local)
   sent = traffic.same_for_all(size, size, passes_of_step=2)
   return Algorithm(local, init, step, global_model.deployed, traffic=sent)

@@ -71,5 +71,5 @@ def oracle(
 
 def _groups(data: FederatedData) -> Groups:
   if data.groups is None:
-    raise UserError('groups: oracle needs those of data.with_true_groups')
+    raise UserError('groups: missing; add them by data.with_true_groups')
   return data.groups

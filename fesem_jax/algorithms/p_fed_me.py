@@ -50,7 +50,7 @@ def p_fed_me(
   batch.
 
   Args:
-    local: how clients train; its optimizer takes the step of w_i along
+    local: settings of local training; its optimizer takes the step of w_i along
       lambda (w_i - theta_i), with learning rate eta. Its schedules multiply eta alone.
     pfedme_lambda: lambda, positive: the pull of personal models to the local ones.
     inner_steps: gradient steps toward theta_i on each batch.

@@ -49,8 +49,8 @@ def per_fed_avg(
   training loss is the mean over all batches, each at the model that it is used with.
 
   Args:
-    local: how clients train; its optimizer steps along the meta-gradient, with learning
-      rate eta.
+    local: settings of local training; its optimizer steps along the meta-gradient, with
+      learning rate eta.
     adaptation_rate: a, the rate of the step that adapts the global model to a client.
     meta_gradient: 'first_order' omits the Hessian, 'hessian_free' approximates it.
 

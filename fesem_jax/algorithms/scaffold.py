@@ -45,9 +45,9 @@ def scaffold(
   All control variates start at 0, so the first round is FedAvg's.
 
   Args:
-    local: how clients train; eta is its optimizer's learning rate, times what its
-      schedule gives for the round. With a schedule over local steps, T is the sum of
-      what it gives them.
+    local: settings of local training; eta is the learning rate of its optimizer, times
+      the round's factor of its schedule. With a schedule over local steps, T is the sum
+      of its factors.
     server_learning_rate: eta_g, the learning rate of the server.
     client_state: where the c_i are: 'stacked' on the devices, or 'offloaded' to hosts.
 
@@ -60,7 +60,7 @@ def scaffold(
   eta = learning_rate(local)
 
   def init(key, data):
-    check_models_only(data, local, 'scaffold', 'control variates beside models')
+    check_models_only(data, local, 'scaffold', 'control variates and models')
     start = tree.expand(local.model.init(key))
     zero = tree.zeros_like(start)
     one = tree.unstack(zero, 0)

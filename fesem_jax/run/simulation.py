@@ -54,8 +54,8 @@ def simulate(
     finetune_epochs: local epochs before the `finetuned` metrics; 0 repeats the
       `deployed` metrics.
     unseen: training and test split of clients that do not train, such as the second
-      pair of `data.hold_out_clients`. After the last round, each is evaluated with the
-      model that has its lowest training loss, or that the method chooses.
+      pair of `data.hold_out_clients`. After the last round, each client is evaluated
+      with the model of lowest loss on its training examples, or the method's choice.
     later_phases: data that replace `train` and `test` at later rounds: the phases of
       `data.load_phases` except the first. All phases need the same shapes.
     patience: ends the run of a clustered method after this many rounds in which no
@@ -101,26 +101,26 @@ def simulate_many(
   """Runs a method many times, several runs as one program.
 
   Runs that differ in their seeds, in the values of their data and in hyperparameters
-  train side by side; the method is compiled once. Each run gives what `simulate` gives,
-  equal within rounding; with `runs_at_once=1`, equal to the bit. These run one after
-  the other: methods that decide on the host (`Algorithm.between`), data that are split
-  by client or change over rounds, states in the host's memory, callbacks that runs have
-  in common, several processes and, unless `runs_at_once` asks for it, models on a CPU
-  that have convolutions or would leave its cache.
+  train side by side; the method is compiled once. Each result equals that of `simulate`
+  within rounding, and bit for bit with `runs_at_once=1`. Runs follow one another if
+  they have a method that decides on the host (`Algorithm.between`), data split by
+  client or changing over rounds, states in the host's memory, shared callbacks, several
+  processes or, unless `runs_at_once` asks for it, a model on a CPU that has
+  convolutions or would leave its cache.
 
   Args:
-    algorithm: the method, or a function of hyperparameters that makes it.
-    runs: the arguments of each run, as of `simulate`, but for `algorithm`: `train`,
-      `test`, `seed`, `workdir` and others; and `values`, the hyperparameters of a
+    algorithm: the method, or a function of hyperparameters that builds it.
+    runs: the arguments of each run, those of `simulate` except `algorithm`: `train`,
+      `test`, `seed`, `workdir` and others; and `values`, the hyperparameters of the
       function. Runs of the same splits should share the objects.
     runs_at_once: the most runs of one program; 0 takes as many as are faster.
-    keep: (place in `runs`, outcome) -> what is returned of a run, called once it ends.
+    keep: (place in `runs`, outcome) -> value to return for a run, called at its end.
     like: pairs of splits of other calls that are to share the compiled programs; they
       then have `runs_at_once` runs in each call.
-    **options: arguments of `simulate` that all runs have in common, e.g. `rounds`.
+    **options: arguments of `simulate` that all runs share, e.g. `rounds`.
 
   Returns:
-    In the order of `runs`, the outcome of each: its `Result`, or the `Diverged` or
+    The outcome of each run, in the order of `runs`: its `Result`, or the `Diverged` or
     `UserError` that `simulate` raises for it.
 
   Raises:

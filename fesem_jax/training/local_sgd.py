@@ -31,16 +31,16 @@ def local_sgd(
   """Trains a client with its local optimizer on the loss of its examples.
 
   Args:
-    client: who trains.
-    *transformations: of the gradients before the local optimizer: `toward`, `plus`, or
-      any of Optax, but no whole optimizer.
+    client: the client.
+    *transformations: transformations of the gradients before the local optimizer:
+      `toward`, `plus`, or Optax's, but no complete optimizer.
     start: the model to start from; `Client.start` by default.
     penalty: [] lambda of lambda |w - start|^2 (Eq. 7); None leaves the term out.
-    layers: names, or patterns such as **/norm*, of what learns; None is all.
-    factors: [N_max] float32 of the losses of the client's examples; None is 1.
+    layers: names, or patterns such as **/norm*, of layers that learn; None is all.
+    factors: [N_max] float32 factors of the losses of its examples; None is 1.
 
   Raises:
-    UserError: on layers that the model does not have, or factors of another shape.
+    UserError: if the model lacks one of the layers, or factors have another shape.
   """
   statistics = client.local.model.statistics
   start, frozen = client.start if start is None else start, None
@@ -86,7 +86,7 @@ def _zero_statistics(statistics: tuple[str, ...]) -> optax.GradientTransformatio
 
 
 def frozen_and_learning(params: Params, layers: Sequence[str]) -> tuple[Params, Params]:
-  """The layers that stay as they are, and those that learn; see `local_sgd`."""
+  """The frozen layers and those that learn; see `local_sgd`."""
   layer_names = parameter_names.chosen(params, layers, 'layers')
   check(layer_names, f'layers: must name some of {", ".join(params)}')
   frozen, learning = parameter_names.split(params, layers)
@@ -94,7 +94,7 @@ def frozen_and_learning(params: Params, layers: Sequence[str]) -> tuple[Params, 
 
 
 def toward(anchor: Params, factor: jax.Array | float) -> optax.GradientTransformation:
-  """Adds the gradient of a pull to a model, factor * (w - anchor)^2 (Eq. 7)."""
+  """Adds the gradient of the penalty factor * |w - anchor|^2 (Eq. 7)."""
 
   def pulled(grads: Params, params: Params) -> Params:
     return jax.tree.map(lambda g, w, a: g + 2 * factor * (w - a), grads, params, anchor)
@@ -103,5 +103,5 @@ def toward(anchor: Params, factor: jax.Array | float) -> optax.GradientTransform
 
 
 def plus(correction: Params) -> optax.GradientTransformation:
-  """Adds the same tree to the gradient of every step (SCAFFOLD, FedDyn, FedDANE)."""
+  """Adds `correction` to the gradient of every step (SCAFFOLD, FedDyn, FedDANE)."""
   return optax.stateless(lambda grads, _: jax.tree.map(jnp.add, grads, correction))

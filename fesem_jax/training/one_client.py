@@ -29,17 +29,17 @@ class Client:
   Functions close over a client and never return it: its arrays exist within the map.
 
   Attributes:
-    local: how clients train.
+    local: settings of local training.
     data: training split.
-    id: [] int32 position in the data; M in an empty place.
+    id: [] int32 position in the data; M in an empty slot.
     size: [] int32 training examples.
-    steps: [] int32 local steps; 0 where it drops out.
-    key: of this client in this round.
-    models: `shared` [R, ...] of all clients, `choice` [] and `personal` of it.
+    steps: [] int32 local steps; 0 if it drops out.
+    key: key of this client in this round.
+    models: `shared` [R, ...] of all clients; its `choice` [] and `personal`.
     rate: [] float32, see `LocalTraining.rate`; None is 1.
-    state: what it keeps between rounds.
-    inputs: what else it has in this round.
-    broadcast: what all clients receive beside models.
+    state: its state between rounds.
+    inputs: its further inputs in this round.
+    broadcast: arrays that all clients receive in addition to models.
   """
 
   local: LocalTraining
@@ -132,10 +132,10 @@ class Client:
   def send(
     self, model: 'LocalModel', received: Params, layers: Sequence[str] | None = None
   ) -> Params:
-    """The model that the server gets, of layers `received` and those that learn.
+    """The model that the server gets, in the layers of `received` and those that learn.
 
-    Bad clients lie, and `LocalTraining.sends` changes what is sent. A client that drops
-    out or fails sends its start; one whose changed model is not finite fails.
+    Attacks and `LocalTraining.sends` change it. A client that drops out or fails sends
+    its start; one whose changed model is not finite fails.
     """
     self.sent.append(model)
     unsent = self.memory.get('statistics', self.local.unsent)
@@ -206,17 +206,17 @@ def for_each_batch(
   `jax.lax.cond` on the number takes one branch.
 
   Args:
-    client: who trains.
-    params: what it trains, one model or a dictionary of models and numbers.
-    memory: what it remembers from step to step, such as moments.
+    client: the client.
+    params: the trained parameters, one model or a tree of models and numbers.
+    memory: values to carry from step to step, such as moments.
     step: see `Step`.
-    factors: [N_max] float32 of the losses of the client's examples; None is 1.
+    factors: [N_max] float32 factors of the losses of its examples; None is 1.
 
   Returns:
     `LocalModel`, whose training failed if `params` or the loss are not finite.
 
   Raises:
-    UserError: on a model with statistics.
+    UserError: if the model has BatchNorm.
   """
   plain = not client.local.model.statistics
   check(plain, 'model: this method does not train BatchNorm; use GroupNorm')

@@ -41,17 +41,17 @@ class Trained(NamedTuple):
   """Outcome of local training of a cohort, or of one chunk of it.
 
   Attributes:
-    ids: [S] int32 positions in the data; M in an empty place.
+    ids: [S] int32 positions in the data; M in an empty slot.
     params: [S, ...] models as clients send them, the start where one failed or dropped
-      out. None where they were only summed up.
-    loss: [S] float32 mean loss of the examples as they were visited.
-    sizes: [S] int32 training examples; 0 in an empty place.
+      out; None if they were only added up.
+    loss: [S] float32 mean loss of the examples during local training.
+    sizes: [S] int32 training examples; 0 in an empty slot.
     finite: [S] bool, False for a client whose update was not finite.
     arrived: [S] bool, False for a client that dropped out.
     steps: [S] int32 local steps taken.
-    folded: tree of [S, ...], what `fold` made of each client; see `Reduction`.
-    sums: what `fold` added up.
-    state: [S, ...] what the function of one client keeps; None if nothing.
+    folded: tree of [S, ...] values that `fold` returned of clients; see `Reduction`.
+    sums: the sums of `fold`.
+    state: [S, ...] new states of clients, or None.
     data_weights: [S] float32 weights of the clients in the data, or None.
   """
 
@@ -74,7 +74,7 @@ class Trained(NamedTuple):
   def weights(self, weighting: str) -> jax.Array:
     """[S] float32 weight of each client in a mean, 0 if it does not count.
 
-    Raises `UserError` on an unknown weighting, or an unbounded one of clipped sums.
+    Raises `UserError` on an unknown weighting, or by sizes if sums are clipped.
     """
     bounded = weighting == 'uniform' or not are_clipped()
     check(bounded, 'weighting: dp=server needs uniform, as sizes are not bounded')
@@ -82,7 +82,7 @@ class Trained(NamedTuple):
     return jnp.where(self.took_part(), weights, 0).astype(jnp.float32)
 
   def together_with(self, other: 'Trained') -> 'Trained':
-    """The same where each client trained something else too in the round."""
+    """The outcome of clients that also trained `other` in the round."""
     finite, steps = self.finite & other.finite, self.steps + other.steps
     return self._replace(finite=finite, steps=steps)
 
@@ -113,13 +113,13 @@ class Reduction(NamedTuple):
 
   Attributes:
     fold: (chunk's `Trained`, its starts, sums) -> tree of [C, ...] to keep, and sums.
-    sums: what `fold` adds to, all zeros.
-    broadcast: whole on every device, the fourth argument of `fold`; None: it has three.
+    sums: the initial sums, all zeros.
+    broadcast: fourth argument of `fold`, whole on every device; None: it has three.
     keep: whether the local models are returned too.
     into: [S, ...] old models whose memory they may take.
-    sent: what clients send, about which bad ones may lie: the layers that they received
+    sent: what clients send, and attacks falsify: the layers that they received
       ('shared'), personal models too ('personal'), or 'nothing'.
-    mean_by: the weighting, if `fold` is that of `mean_of_models`.
+    mean_by: the weighting of `mean_of_models`, '' for another `fold`.
     noised: whether the caller adds the server's noise, by `privacy.means`.
   """
 

@@ -91,7 +91,7 @@ def traffic_of(local: LocalTraining, buffer_size: int, concurrency: int) -> Traf
   size = traffic.bytes_of_model(local)
 
   def round_costs(inputs, drawn: Drawn) -> Sent:
-    # All clients are drawn, of which some receive a model.
+    # All clients are drawn, but only some receive a model.
     count = len(drawn.ids)
     return Sent(size * size_of(buffer_size, count) / count, size)
 

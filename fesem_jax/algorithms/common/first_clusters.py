@@ -18,10 +18,10 @@ from fesem_jax.training import privacy
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Reduction, Trained, sent_at_last
 
-# Where no client's model is kept, the first k-means holds those of so many at most.
+# Maximum number of clients in the first k-means if no client's model is kept.
 MAX_INITIAL_CLIENTS = 4096
 
-# Training before the first clustering is repeated so many times at most.
+# Maximum number of repetitions of the training before the first clustering.
 MAX_REPETITIONS = 10
 
 _ALL = by_weights()
@@ -44,11 +44,11 @@ class Clustering(NamedTuple):
   """How clients are clustered once they have trained.
 
   Attributes:
-    restarts: of k-means, as `trim`; see `kmeans`.
-    trim: share of each cluster to leave out.
-    weighting: of clients in means and in Eq. 6.
-    comparison: what of the models is compared and averaged.
-    max_clients: whose models k-means holds at once; 0 is all.
+    restarts: restarts of k-means; see `kmeans`.
+    trim: share of each cluster to leave out; see `kmeans`.
+    weighting: weights of clients in means and in Eq. 6.
+    comparison: comparison of models, and the models to average.
+    max_clients: maximum number of clients in k-means; 0 is all.
     keep: whether to return all clients' models.
     into: an `Offloaded` [S, ...] for the models where k-means sees a sample, or None.
     tolerance: training repeats, at most `MAX_REPETITIONS` times, until its mean loss
@@ -66,7 +66,7 @@ class Clustering(NamedTuple):
 
 
 def initial_training(local: LocalTraining, epochs: int) -> LocalTraining:
-  """How clients train before the first round: `epochs`, and none of them drops out."""
+  """Settings of training before the first round: `epochs`, without dropouts."""
   schedule = local.schedule._replace(epochs=epochs, steps=0)
   return local._replace(schedule=schedule, dropout_rate=0.0)
 
