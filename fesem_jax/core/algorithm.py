@@ -166,7 +166,7 @@ class Algorithm(_Parts):
     unseen_models: (state, data) -> `ClientModels` of other clients; None deploys the
       model of lowest training loss.
     prepare_data: train -> train, applied once before the run, or None.
-    made_by: the function that made it and its options, for config.json.
+    made_by: the function that built it and its options, for config.json.
   """
 
   __slots__ = ()

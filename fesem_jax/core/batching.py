@@ -32,8 +32,8 @@ class Schedule(NamedTuple):
 
   Attributes:
     batch_size: B, examples of a step; 0 uses all examples of the client.
-    epochs: E passes over the client's examples; the loss of the last batch of a pass is
-      the mean of those left.
+    epochs: E passes over the client's examples; a smaller last batch averages over its
+      examples.
     steps: if positive, the number of steps, instead of `epochs` passes.
   """
 

@@ -12,8 +12,8 @@ from fesem_jax.utils.errors import check
 class ClientInfo:
   """Names, true clusters and weights of the clients, on the host; never traced.
 
-  Infos of as many clients are equal, so that their data share compiled programs. Raises
-  `UserError` on repeated names, other lengths, or weights that are none.
+  Infos of equally many clients are equal, so that their data share compiled programs.
+  Raises `UserError` on repeated names, wrong lengths, or invalid weights.
   """
 
   names: np.ndarray  # [M] distinct strings

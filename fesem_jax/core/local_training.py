@@ -33,11 +33,11 @@ BatchStats = Literal['average', 'local']  # The running statistics of clients' b
 
 
 class Machine(NamedTuple):
-  """How clients are placed on devices and computed there; see `LocalTraining`.
+  """Placement and computation of clients on devices; see `LocalTraining`.
 
-  Results change with `precision`, with `data_placement` where rounds draw some clients
-  of split data, and otherwise by rounding only. By default, `mesh` has all devices, and
-  the number of clients side by side is chosen.
+  Results change with `precision`, with `data_placement` if rounds draw some clients of
+  split data, and otherwise by rounding only. By default, `mesh` has all devices, and
+  the number of clients side by side depends on model and device.
   """
 
   mesh: Mesh | None = None
@@ -53,7 +53,7 @@ class LocalTraining(NamedTuple):
   Attributes:
     model: see `Model`.
     optimizer: an Optax optimizer. Random keys in its state, as of `optax.add_noise`,
-      become those of the client in the round.
+      are replaced by keys of the client and the round.
     schedule: batch size and local epochs or steps.
     clients_per_chunk: C, clients trained side by side on one device.
     mesh: devices that the cohort is split over.
@@ -63,14 +63,14 @@ class LocalTraining(NamedTuple):
       uses the full rate.
     shared_start: whether clients with the same start store dense kernels as changes
       from it: 'auto', 'on' or 'off'.
-    clients_per_shared_start: C with a shared start; 0 chooses.
+    clients_per_shared_start: C with a shared start; 0: automatic.
     precision: of the products of local training and fine-tuning on accelerators:
       'highest' is float32, 'high' three passes on a TPU (16 bits), 'default' one (8
       bits); both are TensorFloat-32 on a GPU. Everything else is float32.
     local_lr_schedule: local step, from 0 in each training -> further factor of its
       update; None is 1.
     augmentation: (key, x [B, ...]) -> augmented examples of a local step, or None.
-    sends: what clients send in place of their models, see `sending`; None sends these.
+    sends: what clients send instead of their models, see `sending`; None: the models.
     data_placement: where examples are: 'replicated', 'sharded' by client, or 'auto',
       which splits large data.
     batch_stats: running statistics of BatchNorm are averaged ('average'), or never sent

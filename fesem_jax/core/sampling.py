@@ -25,9 +25,9 @@ def cohort_of(
 ) -> Cohort:
   """The cohort of chosen clients, filled up to a multiple of the devices of `mesh`.
 
-  `client_ids` are [S] distinct `FederatedData.client_ids`, as of `ids_of` by names;
-  other numbers become empty places. `round` is for `lr_schedule`. Raises `UserError` on
-  a repeated client, where ids are on the host.
+  `client_ids` are [S] distinct `FederatedData.client_ids`, e.g. from `ids_of`; other
+  numbers become empty slots. `round` is for `lr_schedule`. Raises `UserError` on a
+  repeated client if ids are on the host.
   """
   if isinstance(client_ids, list | tuple | np.ndarray):
     distinct, counts = np.unique(np.asarray(client_ids), return_counts=True)
@@ -64,8 +64,8 @@ def sample_clients(
 ) -> Cohort:
   """A random cohort of `count` clients, filled up to a multiple of the devices.
 
-  They are drawn by client id from `of` (None: everyone); those without examples come
-  last. `number` [] int32 draws fewer of them.
+  Clients are drawn by client id from `of` (None: everyone), clients without examples
+  last. `number` [] int32 draws fewer than `count`.
   """
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(data.client_ids))
   exists = data.sizes() > 0

@@ -29,8 +29,8 @@ class Selection:
   Attributes:
     clients_per_round: S, the most clients of a round; 0 is every client.
     choose: (number of the round from 1, rng, `Clients`) -> positions [<= S] of distinct
-      clients. Random numbers come from `rng` alone, so that a resumed run chooses
-      alike.
+      clients. Random numbers come from `rng` alone, so that a resumed run chooses the
+      same clients.
     name: identifies the selection in a workdir; by default the function's name.
   """
 
@@ -76,9 +76,9 @@ def counted(
 def power_of_choice(clients_per_round: Count, *, candidates: int) -> Selection:
   """Selection by loss (Cho et al. 2020, "pow-d").
 
-  Each round draws d = `candidates` by their numbers of examples; the S of largest loss
-  take part. The paper averages by `weighting='uniform'`. Raises `UserError` unless
-  S <= d and, in the first round, d <= M.
+  Each round draws d = `candidates` by their numbers of examples; the S with the largest
+  losses take part. The paper averages by `weighting='uniform'`. Raises `UserError`
+  unless S <= d and, in the first round, d <= M.
   """
   check(candidates >= clients_per_round, 'candidates: fewer than clients_per_round')
 
@@ -99,7 +99,7 @@ def power_of_choice(clients_per_round: Count, *, candidates: int) -> Selection:
 def available(
   clients_per_round: Index, trace: Sequence[tuple[str, float, float]]
 ) -> Selection:
-  """Selection by availability: a uniform draw of S clients that are there (0: all).
+  """Selection by availability: a uniform draw of S available clients (0: all).
 
   `trace` has (name, first round, last round) from 1, any number for each client. Rounds
   without clients change nothing. Raises `UserError` in the first round on other names.

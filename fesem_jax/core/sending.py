@@ -25,14 +25,14 @@ class Privacy(NamedTuple):
 
 
 class Sends(NamedTuple):
-  """A function of what a client trained, and the bytes of its result.
+  """A function of the trained model of a client, and the bytes of its result.
 
   Attributes:
     transform: see `Transform`; None sends the model as it was trained.
     num_bytes: float32 numbers of a model -> bytes sent; None is 4 each.
-    privacy: noise in what is sent, or in the server's sums; None is none.
-    named: options that made it, for messages.
-    residual: whether a client adds what it has not sent to its next change, before
+    privacy: noise in messages or in the server's sums; None is none.
+    named: options that built it, for messages.
+    residual: whether a client adds the unsent part of a change to its next one, before
       `transform`; see `wrappers.with_client_memory`.
     before_residual: applied before the residual is added, such as noise, or None.
   """
@@ -52,7 +52,7 @@ class Sends(NamedTuple):
 
 
 def chained(*sends: Sends) -> Sends:
-  """One after the other, e.g. noise and then compression, whose bytes count.
+  """Chains several `Sends`, e.g. noise, then compression, whose bytes count.
 
   Raises `UserError` unless noise for privacy comes first, and once.
   """

@@ -47,8 +47,8 @@ class Traffic(NamedTuple):
     whole_batches: whether a local step uses all examples of a client.
     start_up: `inputs` -> bytes up before the first round that depend on the data, or
       None.
-    extras: what clients send beside one model a round, numbers that they chose or
-      counted; '' for nothing. None: more models, or vectors without noise for privacy.
+    extras: what clients send in addition to one model a round, e.g. counts; '' for
+      nothing. None: more models, or vectors without noise for privacy.
     models_up: models that a client sends in a round, at most.
     models_before: models that a client sends before the first round, at most.
     starters: number of clients -> messages that `start_bytes` adds up.

@@ -52,7 +52,7 @@ class Model(_Functions):
       (path of the layer, inputs [B, ..., I]) -> [B, ..., O], or None to leave it to the
       layer. Unused kernels may be missing. For `shared_start`; or None.
     apply_train: (params, x, key) -> outputs in training, e.g. with Dropout, or None.
-    task: of the model, which must be the task of the data.
+    task: task of the model, which must be the task of the data.
     statistics: paths, as norm/mean, of running statistics, as of BatchNorm, which a
       local step replaces. `apply_train` is then (params, x, key, weights [B]) ->
       (outputs, these parameters); examples of weight 0 must not count.

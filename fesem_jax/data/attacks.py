@@ -116,9 +116,9 @@ def apply(
 ) -> FederatedData:
   """The training split, on the host, with a fraction of its clients bad.
 
-  A larger fraction includes the bad clients of a smaller one. `attack` are attacks or
-  their expression, '' for none; apply them after `hold_out`. Raises `UserError` unless
-  both bad and honest clients remain.
+  A larger fraction includes the bad clients of a smaller one. `attack` is a list of
+  attacks or an expression, '' for none; apply it after `hold_out`. Raises `UserError`
+  unless both bad and honest clients remain.
   """
   attacks = parse(attack) if isinstance(attack, str) else tuple(attack)
   if not attacks:

@@ -41,16 +41,16 @@ def federate(
   natural clients; else each client's examples are split 80/20.
 
   Args:
-    pool: of `from_arrays` or `from_frame`.
+    pool: a pool of `from_arrays` or `from_frame`.
     partition: a value of `fesem_jax.partitions`, or its expression; '' is `Natural()`
       for a pool with clients, `InClusters()` with clusters alone, else `Iid()`.
     num_clients: M; 0 takes all natural clients, or 100.
     examples_per_client: training examples of each client (natural ones: at most; of
       other sizes: on average); 0 deals all.
-    seed: of all random numbers.
+    seed: seed of all random numbers.
     test_rows: 'last' tests on the last fifth of each client's rows.
     standardize: whether columns get mean 0 and deviation 1 over training examples.
-    ignore_checks: ids of checks that say nothing, e.g. 'FJ101'.
+    ignore_checks: ids of checks to skip, e.g. 'FJ101'.
 
   Returns:
     (training split, test split), clients in the same order.
@@ -116,8 +116,8 @@ def drift(
 
   Args:
     pool: see `federate`.
-    partition: one with groups, such as `Rotated`.
-    rounds: from 2, at which each client draws a random new group.
+    partition: a partition with groups, such as `Rotated`.
+    rounds: rounds, from 2, in which each client draws a random new group.
     start: first groups: those of the partition, or 'one' for all clients.
     **options: other arguments of `federate`.
 
@@ -157,7 +157,7 @@ def load(
   """Loads a data set by its name, as `federate` deals it.
 
   Args:
-    dataset: an expression of `sources.SOURCES`, such as 'digits' or 'npz(FILE)'.
+    dataset: a name of `sources.SOURCES` with options, such as 'digits' or 'npz(FILE)'.
     data_dir: folder of the data; '' is the environment's FESEM_DATA_DIR, or 'data'.
     task: a key of `tasks.TASKS`; '' takes that of the data.
     **options: arguments of `federate`.

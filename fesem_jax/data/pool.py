@@ -30,12 +30,12 @@ class Pool:
     task: a key of `tasks.TASKS`.
     num_classes: L, outputs of a model.
     scale: factor of x.
-    class_names: of classes 0, 1, ..., or None.
+    class_names: names of classes 0, 1, ..., or None.
     client: [T] int natural clients, or None.
     names: [M] strings, names of the natural clients, or None.
     test: [T] bool, True for the data's own test examples, or None.
     cluster: [T] int true clusters, or None.
-    cluster_names: of clusters 0, 1, ..., or None.
+    cluster_names: names of clusters 0, 1, ..., or None.
     weight: [M] float32 weights of natural clients, or None.
     server_test: x [S, ...] and y [S] of the server's own test set, or None.
   """
@@ -82,9 +82,9 @@ def from_arrays(
   class_names: Sequence[str] | None = None,
   server_test: tuple[Any, Any] | None = None,
 ) -> Pool:
-  """Makes a pool of arrays: NumPy's, or what `np.asarray` reads.
+  """Builds a pool from arrays of NumPy, or what `np.asarray` reads.
 
-  Numbered clients and clusters are in the order of their numbers, all else, also
+  Numbered clients and clusters are in the order of their numbers; names, also of
   classes without `class_names`, in alphabetical order.
 
   Args:
@@ -92,12 +92,12 @@ def from_arrays(
     y: [T] labels from 0, labels -1 and 1, or names of classes; [T] or [T, D] numbers of
       a regression; [T, L] zeros and ones of several labels; [T, S] next tokens of
       sequences, -1 for none.
-    client: [T] numbers or names, without which a partition deals the examples.
+    client: [T] numbers or names; without them, a partition deals the examples.
     split: [T] 0 or 'train', 1 or 'test'; without it each client is split 80/20.
     cluster: [T] numbers or names of the true clusters.
     weight: [T] numbers, one for each client, for `weighting=by_weight`.
     task: a key of `tasks.TASKS`; '' is classification.
-    num_classes: L; by default, as y says.
+    num_classes: L; by default from y.
     scale: models see `x * scale`; by default 1, and 1/255 for uint8 images.
     class_names: names of classes 0, 1, ....
     server_test: x and y of a test set of the server, which belongs to no client.
@@ -211,10 +211,10 @@ def from_frame(
   drop: Sequence[str] = (),
   **options: Any,
 ) -> Pool:
-  """Makes a pool of the columns of a data frame.
+  """Builds a pool from the columns of a data frame.
 
-  Columns with a role are found whatever their case is. All others are features, of
-  which texts become one-hot columns.
+  Names of columns with a role match in any case. All other columns are features;
+  texts become one-hot columns.
 
   Args:
     df: a row for each example.

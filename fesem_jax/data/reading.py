@@ -12,7 +12,7 @@ Clients = dict[str, tuple[np.ndarray, np.ndarray]]  # x [N, ...], y [N, ...] by 
 
 
 class Request(NamedTuple):
-  """The request to read a data set; `rng` and counts are of generated data."""
+  """The request to read a data set; `rng` and counts are for generated data."""
 
   data_dir: pathlib.Path
   rng: np.random.Generator  # Also of draws of users.

@@ -40,7 +40,7 @@ def hold_out_clients(
 ) -> tuple[Pair, Pair]:
   """(Training, test) of the remaining clients, and of a `fraction` that is set aside.
 
-  `train` and `test` are splits of the same clients, on the host; `seed` decides which.
+  `train` and `test` are splits of the same clients, on the host; `seed` draws them.
   """
   count = round(fraction * train.num_clients)
   valid = 0 < count < train.num_clients
@@ -118,7 +118,7 @@ def _form(split: FederatedData) -> tuple[object, ...]:
 def with_weights(weights: Any, train: FederatedData) -> FederatedData:
   """The training split with `weights` of its clients, for `weighting=by_weight`.
 
-  They are by name, or [M] in the order of the clients. Raises `UserError` on others.
+  `weights` are by name, or [M] in the order of clients. Raises `UserError` on others.
   """
   if isinstance(weights, Mapping):
     by_name = {str(name): weight for name, weight in weights.items()}
@@ -137,8 +137,8 @@ def with_true_groups(
 ) -> FederatedData:
   """The training split with the true groups of its clients, for the oracle.
 
-  `names` are those of all groups; None takes those of `train.info`. Raises `UserError`
-  if no true clusters are known.
+  `names` are the names of all groups; None takes `train.info`'s. Raises `UserError` if
+  no true clusters are known.
   """
   truth = train.info.clusters
   check(truth is not None, 'oracle: the data have no true groups; e.g. rotated has')
@@ -191,7 +191,7 @@ def describe(train: FederatedData, test: FederatedData) -> 'pandas.DataFrame':
 def label_counts(data: FederatedData) -> np.ndarray:
   """[M, L] int64 examples of each class on each client, on the host.
 
-  Of sequences these are tokens; L is 1 of a regression.
+  For sequences, tokens are counted; for a regression, L is 1.
   """
   sizes = np.asarray(data.sizes())
   if not TASKS[data.task].has_classes:

@@ -16,12 +16,12 @@ _Flat = dict[tuple[str, ...], jax.Array]
 
 
 def with_pytorch_init(model: Model) -> Model:
-  """A model whose layers start as those of PyTorch do by default.
+  """A model whose layers have PyTorch's default initialization.
 
   Kernels [..., I, O] and biases [O] of dense layers and convolutions are uniform in
   (-1 / sqrt(n), 1 / sqrt(n)) with n inputs of a unit; so are those of recurrent layers,
   with n the width of the states and the sum of PyTorch's two biases. Embeddings are
-  standard normal. Other parameters, such as those of normalizations, keep their start.
+  standard normal. Other parameters, such as normalizations', keep their start.
   """
 
   def init(key: jax.Array) -> Params:

@@ -131,7 +131,7 @@ def from_flax(
   metrics: Mapping[str, Loss] | None = None,
   task: str = tasks.CLASSIFICATION.name,
 ) -> Model:
-  """Makes a `Model` of a Flax module that treats each example on its own.
+  """Builds a `Model` from a Flax module that treats each example separately.
 
   Only BatchNorm may mix the examples of a batch, in training. `Model.statistics` names
   its running statistics; examples that fill up a batch do not count in them.
@@ -146,7 +146,7 @@ def from_flax(
       `lambda rngs: Net(10, rngs=rngs)`.
     example_shape: shape of one example.
     loss: see `Model`; that of the task by default.
-    metrics: by name; see `Model`.
+    metrics: functions by name; see `Model`.
     task: a key of `tasks.TASKS`.
 
   Raises:

@@ -34,9 +34,9 @@ def start_from(
   Args:
     model: see `Model`; its parameters are a dict of layers.
     weights: path of each parameter, as dense0/kernel, -> its array; or nested dicts.
-    source: where they come from, for errors.
-    layers: names of the layers that start so, or patterns such as stage0* or **/norm*;
-      the others are drawn. Empty for all.
+    source: their origin, for errors.
+    layers: names of the layers to load, or patterns such as stage0* or **/norm*; the
+      others are random. Empty for all.
 
   Raises:
     UserError: on a parameter that is missing, of another shape or not finite.
@@ -86,9 +86,9 @@ def train_only(
 
   Args:
     model: see `Model`; its parameters are a dict of layers.
-    layers: that train: names, or patterns such as stage0* or */lora_a, where * stands
-      for any characters, / too, and **/ for nothing too.
-    key: that draws the others unless `start_from` gives them; seed 0 by default.
+    layers: layers that train: names, or patterns such as stage0* or */lora_a; * stands
+      for any characters, also /, and **/ also for nothing.
+    key: draws the others unless `start_from` gives them; by default of seed 0.
 
   Raises:
     UserError: on a name that no layer or parameter has.

@@ -54,11 +54,11 @@ def kmeans(
   as every center is a weighted sum of clients. The best is iterated on all clients.
 
   Args:
-    key: decides the seeds.
+    key: random key of the seeds.
     stack: [M, ...] client models.
     weights: [M] bool or float32 in means and in Eq. 6; 0 only assigns a client.
     num_clusters: K.
-    client_ids: [M] int32, by which seeds are drawn.
+    client_ids: [M] int32 ids, from which seeds are drawn.
     restarts: runs from different seeds.
     seeding: 'random' takes K distinct clients, as the paper; 'plusplus' is k-means++.
     trim: share of each cluster, the clients farthest from its center, that its

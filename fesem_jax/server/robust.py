@@ -38,11 +38,11 @@ def aggregation(text: str) -> Aggregate | None:
     median             of each coordinate
     trimmed_mean(0.1)  of each coordinate, without this share of values at each end
     norm_bound(1.0)    mean of changes, none longer than this; 0: their median length
-    krum(1)            mean of so many models that lie closest to others; see `krum`
+    krum(1)            mean of this number of models, the closest to others; see `krum`
 
-  All but the mean withstand bad clients, weigh clients alike and keep the models of the
-  whole cohort. Lengths and distances are of all that is averaged, statistics of
-  BatchNorm too. A number may be left out: 0.1, 0 and 1.
+  All but the mean withstand bad clients, weight clients equally and keep the models of
+  the whole cohort. Lengths and distances include statistics of BatchNorm. The default
+  numbers are 0.1, 0 and 1.
   """
   rules = build(text, _RULES, 'aggregation')
   check(len(rules) == 1, f'aggregation: {text!r:.30} is more than one rule')

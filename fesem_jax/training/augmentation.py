@@ -46,7 +46,7 @@ class Augmentation:
   """A sequence of random changes of images, as `LocalTraining.augmentation`.
 
   Attributes:
-    changes: in the order in which they are made.
+    changes: the changes, in order.
   """
 
   changes: tuple[Change, ...]
@@ -70,7 +70,7 @@ def augmentation(text: str, example_shape: Sequence[int]) -> Augmentation | None
   """The augmentation that a text such as 'crop:4,flip' names; None if empty.
 
   Args:
-    text: changes in their order, each at most once.
+    text: changes in order, each at most once.
     example_shape: [H, W] or [H, W, C].
 
   Raises:

@@ -46,8 +46,8 @@ def cohort_losses(
 ) -> jax.Array:
   """[S, K] float32 training loss F_i(w_k) of models [K, ...] on each client (IFCA).
 
-  Forward passes run in float32. What is not a number counts as infinite; an empty place
-  gets 0. `cohort` are the S clients of a round; None stands for all M clients.
+  Forward passes run in float32. NaN counts as infinite; an empty slot gets 0. `cohort`
+  are the S clients of a round; None stands for all M clients.
   """
   if cohort is None:
     padded = -(-data.num_clients // local.mesh.size) * local.mesh.size

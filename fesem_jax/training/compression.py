@@ -20,7 +20,7 @@ _BUCKET = 512
 
 
 def compression(text: str) -> Sends:
-  """Builds what clients send with compression, for `local_training(sends=...)`.
+  """Builds compression of what clients send, for `local_training(sends=...)`.
 
     top_k(F)     the ceil(F P) largest of all P changes: 8 bytes each, value and place
     random_k(F)  ceil(F P) changes drawn anew in each round: 4 bytes each; without error
@@ -29,7 +29,7 @@ def compression(text: str) -> Sends:
                  neighbors (QSGD, Alistarh et al. 2017): B bits and 4 bytes for each 512
 
   With error feedback (Seide et al. 2014; Karimireddy et al. 2019), a client of top_k or
-  random_k adds what it has not sent to its next change.
+  random_k adds the unsent part of a change to its next one.
 
   Args:
     text: e.g. 'top_k(0.01)' or 'top_k(0.01, error_feedback=False)'.

@@ -25,9 +25,9 @@ def local_optimizer(
   weight_decay: NotNegative = 0.0,
   clip_norm: NotNegative = 0.0,
 ) -> optax.GradientTransformation:
-  """An optimizer of clients by its name, which steps as PyTorch's does.
+  """An optimizer of clients by its name, with the steps of PyTorch's.
 
-  With g the gradient of all that a client minimizes, penalty and correction included,
+  With g the gradient of the local objective, penalty and correction included,
 
     g <- g min(1, clip_norm / (|g| + 1e-6))               with `clip_norm`
     g <- g + weight_decay w                               but for adamw
@@ -39,12 +39,12 @@ def local_optimizer(
     adamw      w <- w - eta weight_decay w, then as adam
 
   as torch.optim.SGD, Adam, AdamW and torch.nn.utils.clip_grad_norm_; |g| is over all
-  parameters that learn. The state is reset in every round. Others are Optax's.
+  parameters that learn. The state is reset in every round. Optax has other optimizers.
 
   Args:
     optimizer: 'sgd', 'momentum', 'adam', or 'adamw', whose weight decay is decoupled.
     learning_rate: eta.
-    momentum: of 'momentum'; 0 is plain SGD.
+    momentum: factor of 'momentum'; 0 is plain SGD.
     weight_decay: 0 is none.
     clip_norm: L2 norm of the gradient of a step; 0 is none.
   """

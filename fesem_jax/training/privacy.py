@@ -29,7 +29,7 @@ def differential_privacy(
   where: Where = 'server',
   delta: Share = 1e-5,
 ) -> Sends:
-  """Builds what clients send with differential privacy (`local_training(sends=...)`).
+  """Builds differential privacy of what clients send (`local_training(sends=...)`).
 
   McMahan et al., "Learning Differentially Private Recurrent Language Models", 2018.
   With z the noise multiplier, C the clip, and d_i the change of client i's model from

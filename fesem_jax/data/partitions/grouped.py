@@ -141,7 +141,7 @@ class Rotated(Grouped):
   """Groups of clients whose images are turned; the groups are the true clusters.
 
   Attributes:
-    groups: k, group g being turned by g * 360 / k degrees; or the degrees of each,
+    groups: k groups, group g turned by g * 360 / k degrees; or the degrees of each,
       counterclockwise.
     sampling: 'linear', which continues the border, or 'nearest', which fills corners
       with 0, as torchvision does; multiples of 90 degrees are exact.
@@ -203,8 +203,8 @@ class LabelSwapped(Grouped):
   """Groups of clients that swap two labels; they are the true clusters.
 
   Attributes:
-    groups: k, of which the first swaps nothing and the others 1 and 2, 3 and 4, and so
-      on; or the pairs of labels of the groups after the first.
+    groups: k groups: the first swaps nothing, the others 1 and 2, 3 and 4, and so on;
+      or the pairs of labels of the groups after the first.
   """
 
   by_label = True
@@ -233,7 +233,7 @@ class LabelSwapped(Grouped):
 class Corrupted(Grouped):
   """Groups of clients with corrupted images (Hendrycks and Dietterich 2019).
 
-  `groups` may be their corruptions, of `image_corruptions.NAMES`; `strength` is 1 to 5.
+  `groups` may list corruptions of `image_corruptions.NAMES`; `strength` is 1 to 5.
   """
 
   setting = str

@@ -33,7 +33,7 @@ _LISTED = re.compile(r'(\w+)\s*:\s*\[([^\[\]]*)\]')
 
 
 class Natural(Partition):
-  """The clients of the data, without those of fewer than `min_examples` examples."""
+  """The clients of the data with at least `min_examples` examples."""
 
   layer = 9
   min_examples: ranges.Index = 0
@@ -71,7 +71,7 @@ class Natural(Partition):
 
 
 class Rows(Partition):
-  """The rows of each client, from 0 in the order of the data, which they keep.
+  """Listed rows of each client, numbered from 0 in the order of the data.
 
   Without test rows, these are the listed rows of the data's own test split, or its
   examples, dealt like the training examples of their class; else rows are split 80/20.

@@ -55,8 +55,8 @@ class Context(NamedTuple):
 class Partition:
   """How examples are dealt to clients and changed; subclasses are frozen dataclasses.
 
-  A subclass has `deal` or `rule`. `change(x, y, group, context)`, if it has that,
-  returns the examples of a group (of a client, if `by_client`) as the group has them.
+  A subclass has `deal` or `rule`. Its `change(x, y, group, context)`, if any, returns
+  the changed examples of a group (of a client, if `by_client`).
   """
 
   layer: ClassVar[int] = 0  # A partition is `within` one of a higher layer.
@@ -238,7 +238,7 @@ def rows_of(group: Array, num_groups: int) -> Rows:
 
 
 class Iid(Partition):
-  """Equal shares of all examples at random, or `sizes`, training examples of each."""
+  """Equal random shares of all examples, or `sizes` of the training splits."""
 
   sizes: Sequence[int] = ()
 
@@ -289,12 +289,12 @@ class ByShares(Partition):
 
 
 class Dirichlet(ByShares):
-  """Each class by shares from a Dirichlet distribution (Yurochkin et al. 2019).
+  """Shares of each class from a Dirichlet distribution (Yurochkin et al. 2019).
 
   Attributes:
     alpha: concentration; smaller is more skewed.
     min_examples: if positive, the draw is NIID-Bench's (Li et al. 2022): a client above
-      the mean size gets no more of later classes, until each has so many examples.
+      the mean size gets none of later classes; repeated until all have enough.
   """
 
   by_label = True
@@ -359,7 +359,7 @@ class FewLabels(ByShares):
 
 
 class Labels(FewLabels):
-  """`per_client` labels a client, or those `of` each (NIID-Bench, Li et al. 2022).
+  """`per_client` labels a client, or given ones (NIID-Bench, Li et al. 2022).
 
   Client i has label i mod L and random others; a label's clients share it equally.
   """
