@@ -114,7 +114,7 @@ class Training:
     lr_schedule: constant, cosine[:ROUNDS], exponential:RATE or step:EVERY:FACTOR.
     batch_size: Examples of a local step; 0: all of the client.
     local_epochs: Local epochs of a round.
-    local_steps: Local steps of a round, in place of --local_epochs; 0: epochs.
+    local_steps: Local steps of a round, instead of --local_epochs; 0: epochs.
     augment: crop:PADDING or flip, or both, separated by a comma.
     batch_stats: BatchNorm statistics: averaged, or local to each client.
     keep_optimizer_state: Keep the state of local optimizers between rounds.
@@ -195,7 +195,7 @@ class Output:
     save_models: Save the deployed models; default: up to 1 GiB.
     log_to: Loggers of metrics, separated by commas.
     callbacks: MODULE:FUNCTION,...: functions that return callbacks of every run.
-    ignore_checks: Ids of checks that say nothing, e.g. FJ101,FJ402.
+    ignore_checks: Ids of checks to skip, e.g. FJ101,FJ402.
     report_html: Write WORKDIR/report.html, the page of fesem-report.
     quiet: Print only the outcome, warnings and errors.
     verbose: Print a line for each run of a comparison, and all warnings.
@@ -216,12 +216,12 @@ class Output:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-  """Where data are and how runs use devices; results change by rounding only.
+  """Speed and memory: location of data, use of devices.
 
   Attributes:
     data_dir: Folder of the data; default: FESEM_DATA_DIR, else ./data.
     clients_per_chunk: Clients vmapped per device; 0: automatic.
-    shared_start: Share dense kernels of clients that start alike.
+    shared_start: Share dense kernels of clients with the same start.
     runs_at_once: Runs of fesem-compare side by side; 0: automatic; 1: one by one.
     num_devices: Devices of all processes; 0: all, on CPU one per core.
     data_placement: Examples on every device, or those of a client on its device.

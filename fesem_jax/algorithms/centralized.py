@@ -1,4 +1,4 @@
-"""Centralized: one model trained on the examples of all clients in one place."""
+"""Centralized: one model trained on the examples of all clients."""
 
 import math
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""CFL-GP: clients are clustered by their gradients, averaged over the rounds."""
+"""CFL-GP: clusters clients by gradients, averaged over rounds."""
 
 from typing import NamedTuple
 

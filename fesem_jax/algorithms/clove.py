@@ -1,4 +1,4 @@
-"""CLoVE: clients are clustered by the losses that all models have on their data."""
+"""CLoVE: clusters clients by their losses on all models."""
 
 import functools
 from typing import Any, NamedTuple

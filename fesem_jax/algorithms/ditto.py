@@ -1,4 +1,4 @@
-"""Ditto: a personal model for each client, pulled to FedAvg's global one."""
+"""Ditto: a personal model per client, pulled toward the global one."""
 
 from typing import NamedTuple
 

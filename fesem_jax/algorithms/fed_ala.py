@@ -1,4 +1,4 @@
-"""FedALA: each client learns to mix the global model's top layers into its own."""
+"""FedALA: clients learn to mix global top layers into their own."""
 
 import dataclasses
 import functools

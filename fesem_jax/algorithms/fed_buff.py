@@ -1,4 +1,4 @@
-"""FedBuff: asynchronous rounds, a server update for each buffer of client updates."""
+"""FedBuff: asynchronous; the server updates when a buffer is full."""
 
 from typing import NamedTuple
 

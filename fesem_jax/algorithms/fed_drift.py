@@ -1,4 +1,4 @@
-"""FedDrift: clients whose loss rises start new models, and similar models merge."""
+"""FedDrift: clients with rising loss start models; similar ones merge."""
 
 from typing import NamedTuple
 

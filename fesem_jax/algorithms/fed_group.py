@@ -1,4 +1,4 @@
-"""FedGroup: clients are clustered once, by the directions of their first updates."""
+"""FedGroup: clusters clients once, by directions of first updates."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""FedGWC: splits clusters by the losses of clients during local training.
+"""FedGWC: splits clusters by clients' losses in local training.
 
 Licciardi et al., "Interaction-Aware Gaussian Weighting for Clustered Federated
 Learning", ICML 2025.

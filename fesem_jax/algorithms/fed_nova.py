@@ -1,4 +1,4 @@
-"""FedNova: updates are normalized by each client's number of local steps."""
+"""FedNova: divides updates by each client's number of local steps."""
 
 import jax
 import jax.numpy as jnp

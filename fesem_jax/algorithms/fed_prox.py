@@ -1,4 +1,4 @@
-"""FedProx: FedAvg with a proximal term and clients that do partial work."""
+"""FedProx: FedAvg with a proximal term and partial local work."""
 
 from fesem_jax.algorithms.common import global_model, stragglers
 from fesem_jax.algorithms.common.global_model import Averaging

@@ -1,4 +1,4 @@
-"""FedRC: FedEM with centers for concepts instead of label distributions."""
+"""FedRC: FedEM, corrected for the centers' label distributions."""
 
 from typing import NamedTuple
 

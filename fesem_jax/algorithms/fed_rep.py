@@ -1,4 +1,4 @@
-"""FedRep: as FedPer, but each client trains first its head, then the body."""
+"""FedRep: as FedPer, but clients train the head first, then the body."""
 
 from collections.abc import Sequence
 

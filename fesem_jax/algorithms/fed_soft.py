@@ -1,4 +1,4 @@
-"""FedSoft: local models with proximal terms to all centers, weighted by their fit."""
+"""FedSoft: local models with proximal terms to all centers."""
 
 from typing import NamedTuple
 

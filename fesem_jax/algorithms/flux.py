@@ -1,4 +1,4 @@
-"""FLUX: clients are clustered once, by moments of their features, into any number."""
+"""FLUX: clusters clients once, by moments of their features."""
 
 from typing import NamedTuple
 

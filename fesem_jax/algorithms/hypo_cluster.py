@@ -1,4 +1,4 @@
-"""HypoCluster(K), also known as IFCA: clients pick the model with the lowest loss."""
+"""HypoCluster(K), or IFCA: clients choose the center of lowest loss."""
 
 from typing import Any, NamedTuple
 

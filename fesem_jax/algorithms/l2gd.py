@@ -1,4 +1,4 @@
-"""L2GD: clients train locally, and in random rounds all models step to their mean."""
+"""L2GD: clients train locally, and average in random rounds."""
 
 from typing import Annotated, NamedTuple
 

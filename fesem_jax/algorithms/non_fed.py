@@ -1,4 +1,4 @@
-"""NonFed: every client trains alone; nothing is shared (Section 6.1.3)."""
+"""NonFed: every client trains alone (Section 6.1.3)."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""PACFL: clients are clustered once, by the subspaces that their examples span."""
+"""PACFL: clusters clients once, by subspaces of their examples."""
 
 import math
 from typing import NamedTuple

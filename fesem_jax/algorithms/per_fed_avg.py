@@ -1,4 +1,4 @@
-"""Per-FedAvg: a global model that each client adapts by one gradient step."""
+"""Per-FedAvg: a global model that adapts in one gradient step."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Robust(TKM): trimmed k-means once, then robust optimization in each cluster."""
+"""Robust(TKM): trimmed k-means once, then robust aggregation."""
 
 from typing import NamedTuple
 

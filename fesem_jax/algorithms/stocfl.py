@@ -1,4 +1,4 @@
-"""StoCFL: clusters of clients that change one fixed model similarly are merged."""
+"""StoCFL: merges clusters that change one fixed model similarly."""
 
 import functools
 from typing import Annotated, NamedTuple

@@ -76,7 +76,7 @@ def _sparse(kind: str, share: float, error_feedback: bool) -> Sends:
 
 @checked
 def _quantize(bits: Annotated[int, Range(2, 16)]) -> Sends:
-  """Sends changes of so many bits, rounded at random."""
+  """Sends changes with this number of bits, rounded at random."""
   levels = 2 ** (bits - 1) - 1  # On each side of 0.
 
   def compress(key: jax.Array, start: Params, trained: Params) -> Params:

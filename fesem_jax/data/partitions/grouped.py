@@ -64,7 +64,7 @@ class Parted(Partition):
 
 
 class InClusters(Parted):
-  """Clients of the data's clusters, client i of cluster i mod K, dealt by `within`."""
+  """Clients of one known cluster each, client i of cluster i mod K."""
 
   by_cluster = True
 
