@@ -1,12 +1,12 @@
-"""Lets new clients join the clusters of finished runs, and measures what they get.
+"""Lets new clients join the clusters of finished runs, and evaluates them.
 
   fesem-run --partition=rotated --unseen_fraction=0.2 --workdir=runs/fesem4
   fesem-adapt runs/fesem4
   fesem-adapt runs/table/fesem*/seed* --output=runs/new_clients
 
-The new clients are those that --unseen_fraction set aside. Each joins a center by its
-weights or its loss (in a run of FedAvg: gets the global model), and is compared with
-training alone. The folder of results gets table.md and adapt.json.
+--unseen_fraction sets the new clients aside. Each joins a center by its weights or its
+loss (in a run of FedAvg, it gets the global model), and is compared with training
+alone. The folder of results gets table.md and adapt.json.
 """
 
 import dataclasses
@@ -36,8 +36,8 @@ class Adapt:
   """New clients of finished runs.
 
   Attributes:
-    num_examples: Training examples of a new client, drawn by the seed; all: its own.
-    output: Folder of the results; default, for one WORKDIR: WORKDIR/adapt.
+    num_examples: Numbers of random training examples of a new client, or all.
+    output: Folder of results; default, for one WORKDIR: WORKDIR/adapt.
   """
 
   num_examples: Names = ('5', '10', '20', '50', ALL)

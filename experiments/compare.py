@@ -44,17 +44,17 @@ class Compare:
   """A comparison.
 
   Attributes:
-    algorithms: Methods: MODULE:FUNCTION, or of
-    tune: Values, FLAG:VALUE,VALUE, to choose from on validation examples.
+    algorithms: Methods, each MODULE:FUNCTION or one of
+    tune: FLAG:VALUE,VALUE: values to choose from by validation
     oracle: Also run FedAvg within the true groups, and compare with it.
     num_seeds: Number of seeds, from --seed.
     columns: Columns of the printed table; default: all but finetuned.
     redo: Methods, named as in the table, whose runs are deleted first.
     correct: Correction of p values for the number of methods.
     caption: Caption of table.tex.
-    sweep: Runs methods at each value of FLAG:VALUES or partition.FIELD:VALUES.
+    sweep: Values to compare: FLAG:VALUES or partition.FIELD:VALUES.
     reference: Method that others are compared with; default: the best one.
-    tune_by: Models whose micro accuracy (regression: RMSE) --tune compares.
+    tune_by: Models whose micro accuracy (or RMSE) --tune compares.
     tune_seeds: Seeds over which --tune takes the mean, from --seed + 10000.
     workdir: Folder of all runs and the table.
   """

@@ -63,7 +63,7 @@ class Output:
   """Files to write.
 
   Attributes:
-    output: Folder for the data set, or, with --partition, for its clients.
+    output: Folder for the data set or, with --partition, its clients.
     plots: Folder for figures of classes, sizes of clients, and images.
   """
 

@@ -36,7 +36,7 @@ class Planned:
   """A plan.
 
   Attributes:
-    topology: local: the devices here; or chips as v5e:2x4, of
+    topology: local (devices here) or chips, e.g. v5e:2x4. Chips:
     json: File for the plan; default: none.
   """
 

@@ -3,7 +3,7 @@
   fesem-report WORKDIR [WORKDIR ...] --output=report.html
   fesem-report runs/table --figures=figures --format=pdf
 
-A WORKDIR is that of a run, finished or not, or a folder of runs, as of fesem-compare.
+WORKDIR is the folder of a run, finished or not, or of fesem-compare.
 """
 
 import dataclasses

@@ -38,7 +38,7 @@ class OneRun:
 
   Attributes:
     algorithm: Method: MODULE:FUNCTION, or one of
-    workdir: Folder of the run; default: runs/METHOD_DATASET_PARTITION_seedN.
+    workdir: Folder; default: runs/METHOD_DATASET_PARTITION_seedN.
   """
 
   algorithm: Annotated[str, Kinds(tuple(algorithms.METHODS))] = 'fesem'

@@ -4,9 +4,9 @@ r"""Chooses the number of clusters K for FeSEM (Section 5.2 of the paper).
       --num_clusters_list=1,2,3,4,5,6 --num_seeds=3 --workdir=runs/select_k
 
 K-means clusters the models that random clients train from one common start, for each K
-and seed, as the first clustering of FeSEM does. Recommended is the K whose clusters are
-clearer than those of one Gaussian cloud and equal over seeds; the manual's page
-Experiments says how. fesem-compare compares accuracies of fesem(2), fesem(3).
+and seed, as in the first clustering of FeSEM. The recommended K has clusters that are
+clearer than in one Gaussian cloud and equal over seeds; see the manual's page
+Experiments. fesem-compare compares accuracies of fesem(2), fesem(3).
 """
 
 import dataclasses
