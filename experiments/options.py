@@ -243,13 +243,11 @@ class Processes:
     coordinator_address: HOST:PORT of process 0; auto: as JAX finds it; empty: alone.
     process_id: Number of this process; -1: as --coordinator_address=auto finds it.
     num_processes: Number of processes; 0: as --coordinator_address=auto finds it.
-    local: Start all --num_processes on this machine, with a share of the cores.
   """
 
   coordinator_address: str = ''
   process_id: Annotated[int, Range(-1, 2**20)] = -1
   num_processes: Annotated[int, Range(0, 2**20)] = 0
-  local: bool = False
 
 
 @functools.cache

@@ -12,7 +12,6 @@ report.html. The same command again continues where it stopped.
 
 import dataclasses
 import pathlib
-import sys
 from typing import Annotated, Any
 
 from absl import flags, logging
@@ -27,7 +26,6 @@ from fesem_jax.utils.display import printable
 
 from . import flags as experiment_flags
 from . import methods, pages, specs
-from .launch import launch
 from .options import Kinds
 from .start import no_positional, start
 
@@ -61,11 +59,9 @@ def chosen_configuration() -> dict[str, Any]:
   return experiment_flags.configuration(name, options) | values
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
-  if f.local:
-    return launch(f.num_processes, sys.argv[1:])
   group = processes.Group(f.coordinator_address, f.process_id, f.num_processes)
   sharding.setup_devices(f.num_devices, group)
   if not processes.is_first():
@@ -82,7 +78,6 @@ def main(argv: list[str]) -> int:
   _say(f'In {workdir}; figures: fesem-report {workdir} --figures=DIR')
   if processes.is_first():
     print(pages.written(workdir))
-  return 0
 
 
 def _say(text: str) -> None:

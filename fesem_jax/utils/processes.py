@@ -18,30 +18,20 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import numpy as np
-from jax._src import distributed  # Its key-value store has no public name.
 from jax.experimental import multihost_utils
 
-from fesem_jax.utils import rendezvous, watchdog
 from fesem_jax.utils.errors import UserError, check
 
 AUTO = 'auto'
 
 # A process without a heartbeat for this long counts as dead, and the others end.
 HEARTBEAT_SECONDS = 60
-# The time for which processes wait for each other at the start.
-MEETING_SECONDS = 120
-
-# A process that stays behind the others for this long is stuck, and all end.
-STUCK_SECONDS = 1800
-
 _PARTING_SECONDS = 3
 
 # In error messages of JAX after the loss of another process.
 _LOSS = re.compile(r'Gloo|NCCL|coordination service', re.IGNORECASE)
 
 _Value = TypeVar('_Value')
-
-_meetings = 0
 
 
 class FirstProcessFailed(UserError):  # noqa: N818 - the first process reports it.
@@ -65,63 +55,46 @@ class Group(NamedTuple):
   def check(self) -> None:
     """Raises `UserError` if the three values are inconsistent."""
     address, process_id, number = self
-    if not address or address == AUTO:
+    if address in ('', AUTO):
       alone = address or (process_id < 0 and number < 2)
       check(alone, 'coordinator_address: several processes need HOST:PORT of the first')
       return
-    host, _, port = address.rpartition(':')
-    right = host and port.isdecimal() and 0 < int(port[:6]) < 2**16
+    right = address.rpartition(':')[2].isdecimal()
     check(right, f'coordinator_address: {address} is not HOST:PORT or {AUTO}')
-    check(number > 0, f'num_processes: must be at least 1; got {number}')
-    right = 0 <= process_id < number
-    check(right, f'process_id: must be in 0..{number - 1}; got {process_id}')
+    text = f'process_id: {process_id} of {number} processes; number them from 0'
+    check(0 <= process_id < number, text)
 
 
-def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
+def initialize(group: Group) -> None:
   """Connects to the other processes; call it before any other use of JAX.
 
-  CPU devices exchange arrays by Gloo.
-
-  Args:
-    group: the processes; with one process, the call is a no-op.
-    wait_seconds: maximum time to wait for the other processes.
+  With one process, the call is a no-op. CPU devices exchange arrays by Gloo. JAX aborts
+  processes that wait for others for five minutes.
 
   Raises:
-    UserError: if the values of `group` are inconsistent or differ between processes, if
-      processes are missing after that time, or if JAX cannot detect them.
+    UserError: if the values of `group` are inconsistent, or if JAX cannot detect the
+      processes or listen at the address.
   """
   group.check()
-  if not group.address or (group.address != AUTO and group.num_processes == 1):
+  address, process_id, number = group
+  is_auto = address == AUTO
+  if not is_auto and (not address or number == 1):
     return
-  if group.address != AUTO:
-    rendezvous.wait_for_all(*group, wait_seconds)
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
   # Otherwise JAX treats SIGTERM as a preemption notice and the process continues.
   jax.config.update('jax_enable_preemption_service', False)
-  options: dict[str, Any] = {'heartbeat_timeout_seconds': HEARTBEAT_SECONDS}
-  if group.address == AUTO:
-    _detect(group, **options)
-  else:
-    jax.distributed.initialize(
-      *(group.address, group.num_processes, group.process_id),
-      cluster_detection_method='deactivate',
-      **options,
-    )
-  barrier('start')
-  client, process_id = distributed.global_state.client, jax.process_index()
-  watched = client, process_id, STUCK_SECONDS, lambda: _meetings
-  threading.Thread(target=watchdog.watch, args=watched, daemon=True).start()
-
-
-def _detect(group: Group, **options: Any) -> None:
-  """Connects to processes that JAX detects from the environment of the cluster."""
-  process_id = None if group.process_id < 0 else group.process_id
   try:
-    jax.distributed.initialize(None, group.num_processes or None, process_id, **options)
+    jax.distributed.initialize(
+      None if is_auto else address,
+      number or None,
+      None if process_id < 0 else process_id,
+      cluster_detection_method=None if is_auto else 'deactivate',
+      heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+    )
   except (ValueError, RuntimeError) as e:
-    raise UserError(
-      f'coordinator_address: JAX detects no processes ({e!s:.60}); give HOST:PORT'
-    ) from e
+    text = f'coordinator_address: {address} failed ({e!s:.40}); choose another'
+    raise UserError(text) from e
+  barrier('start')
 
 
 def count() -> int:
@@ -142,13 +115,6 @@ def _digest(value: Any) -> np.ndarray:
   """The SHA-256 digest of a value that is serializable as JSON, [32] uint8."""
   text = json.dumps(value, sort_keys=True).encode()
   return np.frombuffer(hashlib.sha256(text).digest(), np.uint8)
-
-
-def _meets() -> bool:
-  """True if there are other processes, which the caller is going to meet."""
-  global _meetings
-  _meetings += 1
-  return count() > 1
 
 
 def is_first() -> bool:
@@ -177,13 +143,13 @@ def leave(code: Any) -> NoReturn:
 
 def barrier(name: str) -> None:
   """Waits until every process has called it."""
-  if _meets():
+  if count() > 1:
     multihost_utils.sync_global_devices(name)
 
 
 def on_host(tree: Any) -> Any:
   """The complete arrays of a tree, on the host of every process."""
-  if not _meets():
+  if count() == 1:
     return jax.device_get(tree)
 
   def whole(x: Any) -> Any:
@@ -202,7 +168,7 @@ def from_first(make: Callable[[], _Value]) -> _Value:
   The value must be serializable as JSON. If `make` raises, the other processes raise
   `FirstProcessFailed`.
   """
-  if not _meets():
+  if count() == 1:
     return make()
   if not is_first():
     message = json.loads(_broadcast(b''))
@@ -226,14 +192,14 @@ def error_in_all(sentence: str) -> UserError:
 
 def any_of(flag: bool) -> bool:
   """True if the flag is set in any process."""
-  if not _meets():
+  if count() == 1:
     return flag
   return bool(multihost_utils.process_allgather(np.array(flag)).any())
 
 
 def total(x: np.ndarray) -> np.ndarray:
   """The sum of the arrays of all processes, which have the same shape."""
-  if not _meets():
+  if count() == 1:
     return x
   return multihost_utils.process_allgather(x).sum(axis=0, dtype=x.dtype)
 
@@ -243,7 +209,7 @@ def check_same(what: str, value: Any) -> None:
 
   `what` describes the value in the message. The value must be serializable as JSON.
   """
-  if not _meets():
+  if count() == 1:
     return
   digests = multihost_utils.process_allgather(_digest(value))
   if differs := np.flatnonzero((digests != digests[0]).any(axis=1)).tolist():

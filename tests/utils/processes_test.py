@@ -197,10 +197,6 @@ def test_four_processes_give_what_one_gives(tmp_path):
   [
     (Group('', 1, 2), 'coordinator_address'),
     (Group('host', 0, 2), 'coordinator_address'),
-    (Group('host:0', 0, 2), 'coordinator_address'),
-    (Group('host:99999', 0, 2), 'coordinator_address'),
-    (Group(':1234', 0, 2), 'coordinator_address'),
-    (Group('host:1234', 0, 0), 'num_processes'),
     (Group('host:1234', 2, 2), 'process_id'),
     (Group('host:1234', -1, 2), 'process_id'),
   ],
@@ -225,13 +221,17 @@ def test_a_single_process_connects_to_nothing(group):
 
 
 def launched(workdir, *arguments):
-  """A run of two processes that are started together."""
-  command = [sys.executable, '-m', 'experiments.run', '--num_processes=2', '--local']
+  """The two processes of a run."""
+  command = [sys.executable, '-m', 'experiments.run', '--num_processes=2']
+  command += [f'--coordinator_address={helpers.free_address()}', '--num_devices=2']
   command += ['--algorithm=fed_avg', '--num_clients=8', '--eval_every=0', *arguments]
   command += ['--checkpoint_every=5', f'--workdir={workdir}']
-  return subprocess.Popen(
-    command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-  )
+  pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
+  pipes |= {'env': {**os.environ, 'JAX_PLATFORMS': 'cpu'}}
+  return [
+    subprocess.Popen([*command, f'--process_id={i}'], cwd=ROOT, text=True, **pipes)
+    for i in range(2)
+  ]
 
 
 def rounds_done(workdir):
@@ -248,33 +248,26 @@ def wait_for_round(run, workdir, number):
 @pytest.mark.nightly
 def test_runs_that_are_interrupted_refused_or_killed_end_with_a_sentence(tmp_path):
   workdir = tmp_path / 'run'
-  run = launched(workdir, '--rounds=1000000')
-  wait_for_round(run, workdir, 6)
-  run.send_signal(signal.SIGTERM)
-  _, error = run.communicate(timeout=120)
-  stopped = re.search(r'Stopped after round (\d+) of 1000000; saved', error)
-  assert run.returncode == 130
-  assert error.count('Finishing this round') == 1
+  first, second = launched(workdir, '--rounds=1000000')
+  wait_for_round(first, workdir, 6)
+  second.send_signal(signal.SIGTERM)
+  errors = [process.communicate(timeout=120)[1] for process in (first, second)]
+  stopped = re.search(r'Stopped after round (\d+) of 1000000; saved', errors[0])
+  assert (first.returncode, second.returncode) == (130, 130)
   stopped = int(stopped[1])
   assert (workdir / 'checkpoints' / str(stopped)).is_dir()
 
-  run = launched(workdir, '--rounds=1000000', '--learning_rate=0.5')
-  _, error = run.communicate(timeout=120)
-  assert run.returncode == 1
-  assert error.count('error:') == 1
-  assert 'holds another run: learning_rate' in error
+  first, second = launched(workdir, '--rounds=1000000', '--learning_rate=0.5')
+  errors = [process.communicate(timeout=120)[1] for process in (first, second)]
+  assert (first.returncode, second.returncode) == (1, 75)
+  assert ''.join(errors).count('error:') == 1
+  assert 'holds another run: learning_rate' in errors[0]
 
-  run = launched(workdir, '--rounds=1000000')
-  wait_for_round(run, workdir, stopped + 6)
-  (second,) = [
-    int(entry.parent.name)
-    for entry in pathlib.Path('/proc').glob('[0-9]*/cmdline')
-    if f'--workdir={workdir}\0'.encode() in (words := entry.read_bytes())
-    and b'--process_id=1\0' in words
-  ]
-  os.kill(second, signal.SIGKILL)
-  _, error = run.communicate(timeout=120)
-  assert run.returncode == 128 + signal.SIGKILL
+  first, second = launched(workdir, '--rounds=1000000')
+  wait_for_round(first, workdir, stopped + 6)
+  second.kill()
+  _, error = first.communicate(timeout=120)
+  assert first.returncode == 75
   assert 'Another process of this run has ended' in error
 
   saved = max(int(p.name) for p in (workdir / 'checkpoints').glob('[0-9]*'))
