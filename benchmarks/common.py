@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
@@ -30,7 +31,7 @@ from fesem_jax.core.types import Cohort
 from fesem_jax.run.program_memory import memory_of
 from fesem_jax.run.programs import run_once
 from fesem_jax.run.runner import placed_state
-from fesem_jax.utils import provenance, text_tables
+from fesem_jax.utils import provenance
 from fesem_jax.utils.atomic_files import write_atomically
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
@@ -382,7 +383,7 @@ def save(name: str, mesh: Any, rows: list[dict[str, Any]]) -> pathlib.Path:
 def table(rows: list[dict[str, Any]], columns: Sequence[str]) -> str:
   """Rows as aligned text."""
   shown = [[_text(row.get(c)) for c in columns] for row in rows]
-  return '\n'.join(text_tables.aligned([columns, *shown]))
+  return pandas.DataFrame(shown, columns=columns).to_string(index=False)
 
 
 def _text(value: Any) -> str:

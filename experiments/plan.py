@@ -22,7 +22,6 @@ from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import in_bytes
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.expressions import split_call
-from fesem_jax.utils.text_tables import aligned
 
 from . import flags as experiment_flags
 from . import methods, run
@@ -73,13 +72,15 @@ def planned(config: dict[str, Any], data: Splits, mesh: Mesh) -> planner.Plan:
 
 def table(plan: planner.Plan) -> str:
   """A row for each program."""
-  rows = [['program', 'peak', 'arguments', 'temporary', 'exchanged']]
+  import pandas  # Slow to import.
+
+  heads, rows = ['program', 'peak', 'arguments', 'temporary', 'exchanged'], []
   for name, memory, _, text in plan.programs:
     sizes = memory.peak, memory.arguments, memory.temporaries
     kinds = collectives_by_kind(text).items()
     sent = ', '.join(f'{x["count"]} {k} {in_bytes(x["bytes"])}' for k, x in kinds)
     rows.append([name, *map(in_bytes, sizes), sent])
-  return '\n'.join(aligned(rows))
+  return pandas.DataFrame(rows, columns=heads).to_string(index=False)
 
 
 def main(argv: list[str]) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.evaluation.paired import student_quantile
-from fesem_jax.utils import text_tables
 from fesem_jax.utils.atomic_files import write_atomically
 
 from . import recipes
@@ -156,6 +155,18 @@ def verdict(cell: Cell, entry: Entry | None) -> str:
   return VERDICTS[abs(value_here - cell.published) > half]
 
 
+def _aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
+  """Lines of cells, columns as wide as their widest cell."""
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  return [
+    '  '.join(
+      cell.ljust(width) if i in left else cell.rjust(width)
+      for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ).rstrip()
+    for row in rows
+  ]
+
+
 def listed(names: list[str], kept: pathlib.Path) -> str:
   """A table of recipes: cells, of which published and done, and hours."""
   rows = [['paper', 'cells', 'published', 'done', 'hours', 'title']]
@@ -166,7 +177,7 @@ def listed(names: list[str], kept: pathlib.Path) -> str:
     hours = sum(c.hours for c in recipe.cells if not c.runs_of)
     counts = [str(len(recipe.cells)), str(published), str(done), f'{hours:.1f}']
     rows.append([name, *counts, recipe.title])
-  return '\n'.join(text_tables.aligned(rows, left=(0, 5)))
+  return '\n'.join(_aligned(rows, left=(0, 5)))
 
 
 def cells_of(recipe: Recipe, kept: pathlib.Path) -> str:
@@ -177,4 +188,4 @@ def cells_of(recipe: Recipe, kept: pathlib.Path) -> str:
     published = '-' if cell.published is None else f'{cell.published:g}'
     hours = f'{recipe.source_of(cell).hours:.2g}'
     rows.append([cell.name, published, done, hours, cell.row])
-  return '\n'.join([recipe.title, *text_tables.aligned(rows, left=(0, 4))])
+  return '\n'.join([recipe.title, *_aligned(rows, left=(0, 4))])

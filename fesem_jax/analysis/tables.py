@@ -10,7 +10,7 @@ from fesem_jax.evaluation.paired import LEVEL, Difference, holm, paired_differen
 from fesem_jax.run.results.client_table import counted
 from fesem_jax.run.results.frames import Frames
 from fesem_jax.tasks import Metric, Task
-from fesem_jax.utils import display
+from fesem_jax.utils.display import text_of
 from fesem_jax.utils.ranges import check_choice
 from fesem_jax.utils.text_tables import Table, number, spread
 
@@ -227,14 +227,14 @@ def settings(runs: 'DataFrame', tuned: Sequence[str] = ()) -> dict[str, str]:
   }
   for column in (c for c in runs if c.startswith('config.')):
     name = column.removeprefix('config.')
-    texts = runs[column].map(display.text_of, na_action='ignore')
+    texts = runs[column].map(text_of, na_action='ignore')
     by_seed = texts.groupby(runs['seed'])
     differs = texts.notna().all() and (by_seed.nunique() > 1).any()
     if name in _OF_METHODS or not (differs or name in tuned):
       continue
     for method, values in texts.dropna().groupby(runs['method'], observed=True):
       text, options = '/'.join(values.unique()), defaults[str(method)]
-      is_default = name in options and display.text_of(options[name]) == text
+      is_default = name in options and text_of(options[name]) == text
       if f'{name}=' not in str(method) and not (is_default and name not in tuned):
         shown[str(method)].append(f'{name}={text}')
   return {method: ', '.join(texts) for method, texts in shown.items()}
@@ -383,14 +383,12 @@ def _add_costs(parts: _Parts, runs: 'DataFrame') -> None:
   spent, cells = costs(runs), parts.cells
   parts.keep(spent)
   cells['costs', 's/round'] = _numbers(spent['seconds_per_round'], '.3g')
-  bytes_, hours = (display.BYTES[1:], 1e9), (display.HOURS, 3600)
-  for column, head, (units, one) in (
-    ('sent', ' sent', bytes_), ('start', ' at start', bytes_),
-    ('simulated_seconds', ' on devices', hours),
+  for column, head, unit in (
+    ('sent', 'GB sent', 1e9), ('start', 'GB at start', 1e9),
+    ('simulated_seconds', 'h on devices', 3600),
   ):  # fmt: skip
-    if (most := spent[column].max()) > 0:
-      unit, size = display.unit_of(most / one, units)
-      cells['costs', f'{unit}{head}'] = _numbers(spent[column] * size / one, '.3g')
+    if spent[column].max() > 0:
+      cells['costs', head] = _numbers(spent[column] / unit, '.3g')
   cells['costs', 'epsilon'] = _numbers(spent['epsilon'], '.3g')
   for column in (c for c in runs if c.startswith('rounds_to.')):
     target = float(column.removeprefix('rounds_to.'))

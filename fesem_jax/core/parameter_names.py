@@ -8,7 +8,6 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fesem_jax.core import tree
 from fesem_jax.core.types import Params
-from fesem_jax.utils.display import listed
 from fesem_jax.utils.errors import UserError, check
 
 
@@ -71,5 +70,6 @@ def chosen(params: Params, names: Collection[str], flag: str) -> tuple[str, ...]
   for name in names:
     if not any(is_named(path, [name]) for path in paths):
       choices = ['/'.join(path) for path in paths] if set('/*') & set(name) else params
-      raise UserError(f'{flag}: no layer {name}; expected one of {listed(choices, 12)}')
+      shown = ', '.join([*choices][:12])
+      raise UserError(f'{flag}: no layer {name}; expected one of {shown}')
   return tuple('/'.join(path) for path in paths if is_named(path, names))

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 
 from fesem_jax.analysis import tables
 from fesem_jax.plots.style import curve_style, over_rounds
-from fesem_jax.utils import display
-from fesem_jax.utils.display import in_figure, names_in_figure
+from fesem_jax.utils.display import in_figure, names_in_figure, text_of
 from fesem_jax.utils.palette import color_of
 
 # Metrics, and what may stand below curves -> their names on an axis.
@@ -87,9 +86,7 @@ def curves(
     return ax
   ax.set_xlabel(NAMES.get(over, over.capitalize()))
   if over == 'total_bytes':
-    unit, scale = display.unit_of(ax.get_xlim()[1] / 1e9, display.BYTES)
-    ax.set_xlabel(f'{NAMES[over]} ({unit})')
-    ax.xaxis.set_major_formatter(lambda x, _: f'{x / 1e9 * scale:.4g}')
+    ax.xaxis.set_major_formatter(ticker.EngFormatter('B'))
   return ax
 
 
@@ -128,7 +125,7 @@ def sweep(runs: pd.DataFrame, ax: Axes, flag: str, column: str = '') -> Axes:
   positive = places[places > 0]
   if numeric and positive.max(initial=0) >= _WIDE * positive.min(initial=np.inf):
     ax.set_xscale('symlog', linthresh=positive.min(), linscale=0.5)
-  ax.set_xticks(places, [in_figure(display.text_of(v)) for v in values])
+  ax.set_xticks(places, [in_figure(text_of(v)) for v in values])
   ax.xaxis.set_minor_locator(ticker.NullLocator())
   ax.set(xlabel=in_figure(flag), ylabel=metric_name(column))
   return ax

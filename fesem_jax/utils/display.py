@@ -5,7 +5,7 @@ They may contain anything: markup of Matplotlib, LaTeX or Markdown, control char
 """
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 _LATEX = {c: '\\' + c for c in '{}$&#%_'} | {
   '\\': r'\textbackslash{}',
@@ -33,22 +33,6 @@ def text_of(value: object) -> str:
     return ','.join(map(text_of, value))
   text = str(value)
   return text.lower() if isinstance(value, bool) else text.removesuffix('.0')
-
-
-# Units, and how many of each are 10^9 bytes, or an hour.
-BYTES = (('TB', 1e-3), ('GB', 1.0), ('MB', 1e3), ('kB', 1e6))
-HOURS = (('h', 1.0), ('min', 60.0), ('s', 3600.0))
-
-
-def unit_of(most: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
-  """The largest unit of which `most` is at least one, else the least."""
-  return next((unit for unit in units if most * unit[1] >= 1), units[-1])
-
-
-def listed(values: Iterable[object], most: int) -> str:
-  """The first `most` values, with dots for those that are left out."""
-  texts = list(map(str, values))
-  return ', '.join(texts[:most]) + ', ...' * (len(texts) > most)
 
 
 def in_figure(value: object, limit: int = 40) -> str:

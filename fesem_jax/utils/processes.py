@@ -94,7 +94,6 @@ def initialize(group: Group) -> None:
   except (ValueError, RuntimeError) as e:
     text = f'coordinator_address: {address} failed ({e!s:.40}); choose another'
     raise UserError(text) from e
-  barrier('start')
 
 
 def count() -> int:
@@ -105,16 +104,19 @@ def count() -> int:
 @functools.cache  # Processes do not migrate.
 def on_this_machine() -> int:
   """Number of these processes on this machine, which share its memory."""
-  if count() == 1:
-    return 1
   digest = _digest(platform.node())
-  return int((multihost_utils.process_allgather(digest) == digest).all(axis=1).sum())
+  return int((_gathered(digest) == digest).all(axis=1).sum())
 
 
 def _digest(value: Any) -> np.ndarray:
   """The SHA-256 digest of a value that is serializable as JSON, [32] uint8."""
   text = json.dumps(value, sort_keys=True).encode()
   return np.frombuffer(hashlib.sha256(text).digest(), np.uint8)
+
+
+def _gathered(x: np.ndarray) -> np.ndarray:
+  """The arrays of all processes, of one shape, along a new first axis."""
+  return multihost_utils.process_allgather(x) if count() > 1 else x[None]
 
 
 def is_first() -> bool:
@@ -139,12 +141,6 @@ def leave(code: Any) -> NoReturn:
   parting.start()
   parting.join(_PARTING_SECONDS)
   os._exit(code if isinstance(code, int) else int(code is not None))
-
-
-def barrier(name: str) -> None:
-  """Waits until every process has called it."""
-  if count() > 1:
-    multihost_utils.sync_global_devices(name)
 
 
 def on_host(tree: Any) -> Any:
@@ -192,16 +188,12 @@ def error_in_all(sentence: str) -> UserError:
 
 def any_of(flag: bool) -> bool:
   """True if the flag is set in any process."""
-  if count() == 1:
-    return flag
-  return bool(multihost_utils.process_allgather(np.array(flag)).any())
+  return bool(_gathered(np.array(flag)).any())
 
 
 def total(x: np.ndarray) -> np.ndarray:
   """The sum of the arrays of all processes, which have the same shape."""
-  if count() == 1:
-    return x
-  return multihost_utils.process_allgather(x).sum(axis=0, dtype=x.dtype)
+  return _gathered(x).sum(axis=0, dtype=x.dtype)
 
 
 def check_same(what: str, value: Any) -> None:
@@ -209,9 +201,7 @@ def check_same(what: str, value: Any) -> None:
 
   `what` describes the value in the message. The value must be serializable as JSON.
   """
-  if count() == 1:
-    return
-  digests = multihost_utils.process_allgather(_digest(value))
+  digests = _gathered(_digest(value))
   if differs := np.flatnonzero((digests != digests[0]).any(axis=1)).tolist():
     raise error_in_all(
       f'process {differs[0]}: differs from the first in {what}; use the same command'

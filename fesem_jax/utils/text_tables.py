@@ -166,15 +166,3 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
   """The lines of a Markdown table; the cells must be escaped."""
   lines = [f'| {" | ".join(cells)} |' for cells in (head, *rows)]
   return [lines[0], '|---' * len(head) + '|', *lines[1:]]
-
-
-def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str]:
-  """Lines of cells below their head, columns as wide as their widest cell."""
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  return [
-    '  '.join(
-      cell.ljust(width) if i in left else cell.rjust(width)
-      for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ).rstrip()
-    for row in rows
-  ]

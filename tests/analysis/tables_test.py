@@ -112,9 +112,6 @@ def test_costs_are_unknown_if_a_seed_lacks_them():
   names = ('s/round', 'GB sent', 'h on devices', 'epsilon')
   assert [row[n] for n in names] == ['0.5', '4', '2.5', '10.8']
   assert [half[n] for n in names] == ['0.5', '', '', '']
-  small = table({'fed_avg': [costing(2e6, 1e6, 60)]})
-  row = cells(small, 'fed_avg')
-  assert (row['MB sent'], row['min on devices']) == ('3', '1')
 
 
 def test_the_best_and_those_that_do_not_differ_from_it_are_marked():

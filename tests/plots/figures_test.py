@@ -79,8 +79,8 @@ def test_curves_over_bytes_are_in_the_unit_of_their_numbers(ax):
   rounds = rounds_of(**{'deployed.micro_rmse': [3, 2], 'total_bytes': [2e6, 4e6]})
   plots.curves(rounds, ax, over='total_bytes')
   np.testing.assert_allclose(ax.lines[0].get_xdata(), [2e6, 4e6])
-  assert ax.get_xlabel() == 'Sent to and from clients (MB)'
-  assert ax.xaxis.get_major_formatter()(2e6) == '2'
+  assert ax.get_xlabel() == 'Sent to and from clients'
+  assert ax.xaxis.get_major_formatter()(2e6) == '2 MB'
 
 
 def test_legends_tell_of_missing_seeds_and_early_ends(comparison, ax):
