@@ -27,7 +27,7 @@ from fesem_jax.analysis.tuning import Search
 from fesem_jax.evaluation import paired
 from fesem_jax.run.workdir import locked, remove_left_overs
 from fesem_jax.utils.errors import UserError, WorkdirError, check
-from fesem_jax.utils.ranges import Range
+from fesem_jax.utils.ranges import Range, check_choice
 
 from . import cluster, comparisons, methods, pages
 from . import flags as experiment_flags
@@ -81,7 +81,7 @@ def _entries(workdir: pathlib.Path) -> tuple[dict[str, Entry], Search | None]:
   configs = comparisons.configurations(f.algorithms, chosen, f.oracle)
   if f.sweep:
     configs = comparisons.swept(f.sweep, configs)
-  tables.check_reference(f.reference, list(configs))
+  check_choice('reference', f.reference, (*configs, ''))
   search = comparisons.parse_search(f.tune, configs, range(f.tune_seeds), f.tune_by)
   return comparisons.entries(configs, workdir, search), search
 

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fesem_jax.analysis import tables, tuning
+from fesem_jax.analysis import tuning
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.loop import Entry, Planned, run_entries
 from fesem_jax.analysis.tuning import Search, Values, in_words
@@ -16,6 +16,7 @@ from fesem_jax.data import hold_out
 from fesem_jax.run.runner import Splits
 from fesem_jax.run.spec import Workdir, spec_of
 from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import check_choice
 
 # A method, or a function of hyperparameters that gives it.
 Method = Algorithm | Callable[..., Algorithm]
@@ -69,8 +70,8 @@ def compare(
   Raises:
     UserError: on a reference, search or seeds that do not fit, or if no method can run.
   """
-  tables.check_reference(reference, list(methods))
-  check(not oracle or oracle in methods, f'oracle: {oracle!r} is none of methods')
+  check_choice('reference', reference, (*methods, ''))
+  check_choice('oracle', oracle, (*methods, ''))
   shared = sorted(set(search.seeds if search else ()) & set(seeds))
   check(not shared, f'seeds: methods are tuned with {shared}; choose others')
   if workdir is not None and not isinstance(workdir, Workdir):
@@ -120,11 +121,6 @@ def _entries(
   tuning_seeds = search.seeds if search else ()
   for listed in (seeds, tuning_seeds):
     check(len(set(listed)) == len(listed), 'seeds: one is named twice; give each once')
-  for label, method in methods.items():
-    is_method = isinstance(method, Algorithm) or (
-      callable(method) and 'local' not in inspect.signature(method).parameters
-    )
-    check(is_method, f'methods: {label} is no Algorithm or function of hyperparameters')
   grid = search.grid if search else {}
   for name in grid:
     used = any(_takes(make, name) for make in methods.values())

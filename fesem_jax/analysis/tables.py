@@ -12,7 +12,7 @@ from fesem_jax.run.results.frames import Frames
 from fesem_jax.tasks import Metric, Task
 from fesem_jax.utils.display import text_of
 from fesem_jax.utils.ranges import check_choice
-from fesem_jax.utils.text_tables import Table, number, spread
+from fesem_jax.utils.text_tables import Table, spread
 
 if TYPE_CHECKING:
   from pandas import DataFrame, Series  # Slow to import.
@@ -273,7 +273,7 @@ def comparison(
   index = pandas.Index(runs['method'].astype(str).unique(), name='method')
   for name in columns:
     check_choice('columns', name, tuple(COLUMNS))
-  check_reference(reference, list(index))
+  check_choice('reference', reference, (*index, ''))
   oracle = oracle or label_of(runs, 'oracle')
   shown = columns or [name for name in COLUMNS if name != 'finetuned']
   parts, against = _Parts({}, {}, []), differences(runs, '', reference, correct)
@@ -298,12 +298,6 @@ def comparison(
   numbers = pandas.DataFrame(index=index).join(parts.numbers)
   notes = _notes(runs, against, report, correct)
   return Table(cells, numbers, pandas.DataFrame(bold, index), notes)
-
-
-def check_reference(reference: str, labels: Sequence[str]) -> None:
-  """Raises `UserError` unless the reference is empty or the label of a method."""
-  if reference:
-    check_choice('reference', reference, tuple(labels))
 
 
 def _add_scores(
@@ -340,8 +334,7 @@ def _spreads(mean: 'Series', std: 'Series', form: str) -> dict[Any, str]:
 
 
 def _numbers(values: 'Series', form: str) -> dict[Any, str]:
-  """Method -> a number as text."""
-  return {m: number(x, form) for m, x in values.items()}
+  return _spreads(values, math.nan * values, form)
 
 
 def _add_differences(parts: _Parts, against: 'DataFrame', kind: str) -> None:

@@ -94,7 +94,7 @@ def _legend_names(rounds: pd.DataFrame, frame: pd.DataFrame) -> dict[Any, str]:
   """Names of methods; they tell of missing seeds and of runs that ended early."""
   seeds = frame.groupby('method', observed=True)['seeds'].max()
   ends = rounds.groupby(['method', 'run'], observed=True)['round'].max()
-  names = names_in_figure(map(str, seeds.index))
+  names = names_in_figure(seeds.index)
   texts = {}
   for name, (method, count) in zip(names, seeds.items(), strict=True):
     first, last = ends[method].min(), ends[method].max()
@@ -118,7 +118,7 @@ def sweep(runs: pd.DataFrame, ax: Axes, flag: str, column: str = '') -> Axes:
     means = tables.metric(column).factor * rows.set_index('place')[['mean', 'std']]
     # Equal ones would hide each other.
     x = places[means.index] + (0 if numeric else _APART * i)
-    name = names_in_figure([str(method)])[0]
+    name = names_in_figure([method])[0]
     ax.plot(x, means['mean'], label=name, **curve_style(i))
     ends = means['mean'] - means['std'], means['mean'] + means['std']
     ax.fill_between(x, *ends, color=color_of(i), alpha=0.15, linewidth=0)

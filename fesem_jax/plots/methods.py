@@ -1,6 +1,5 @@
 """Methods side by side: paired differences, and clients."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ def differences(frame: pd.DataFrame, ax: Axes) -> Axes:
 
   `frame` is of `tables.differences` or `Comparison.differences`.
   """
-  column, names = frame.attrs['column'], _names(frame.index)
+  column, names = frame.attrs['column'], names_in_figure(frame.index)
   ax.axvline(0, color='0.4', linewidth=1)
   for place, row in enumerate(frame.itertuples()):
     color = color_of(0 if tables.metric(column).better(row.difference) > 0 else 1)
@@ -56,7 +55,7 @@ def client_spread(clients: pd.DataFrame, ax: Axes, column: str = '') -> Axes:
     values, orientation='horizontal', showextrema=False, showmedians=True, widths=0.8
   )
   drawn['cmedians'].set(color='black')
-  names = _names(groups)
+  names = names_in_figure(groups)
   for i, (x, group) in enumerate(zip(values, groups.values(), strict=True)):
     worst_first = np.sort(x) if metric.higher_is_better else -np.sort(-x)
     drawn['bodies'][i].set(facecolor=color_of(i), alpha=0.5)
@@ -68,8 +67,3 @@ def client_spread(clients: pd.DataFrame, ax: Axes, column: str = '') -> Axes:
   ax.invert_yaxis()
   ax.set_xlabel(metric_name(column))
   return ax
-
-
-def _names(labels: Iterable[Any]) -> list[str]:
-  """Names of methods beside an axis."""
-  return names_in_figure(map(str, labels))

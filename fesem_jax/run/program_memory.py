@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from fesem_jax.core import sharding
-from fesem_jax.utils import free_memory, processes
+from fesem_jax.utils import free_memory
 from fesem_jax.utils.display import in_bytes
 from fesem_jax.utils.errors import UserError
 
@@ -110,7 +110,7 @@ def compile_to_fit(lowered: jax.stages.Lowered, args: Any, what: str) -> Any:
   arrays = [x for x in leaves if getattr(x, 'sharding', None) is not None]
   # Of this process; those of others do not say.
   own = arrays[0].sharding.addressable_devices if arrays else jax.local_devices()
-  available = sharding.memory(next(iter(own)), len(own) * processes.on_this_machine())
+  available = sharding.memory(next(iter(own)), len(own))
   compiled, memory = try_to_compile(lowered, arrays)
   free_memory.give_back()
   too_large = available is not None and memory.peak - _shared(arrays) > available

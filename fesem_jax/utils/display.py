@@ -1,21 +1,11 @@
 """Names and values from files and users, escaped for display.
 
-They may contain anything: markup of Matplotlib, LaTeX or Markdown, control characters
-(unsafe in terminals and SVG), lone surrogates, or very long text.
+They may contain anything: markup of Matplotlib, control characters (unsafe in terminals
+and SVG), lone surrogates, or very long text.
 """
 
 import textwrap
 from collections.abc import Iterable
-
-_LATEX = {c: '\\' + c for c in '{}$&#%_'} | {
-  '\\': r'\textbackslash{}',
-  '~': r'\textasciitilde{}',
-  '^': r'\textasciicircum{}',
-  '<': r'\textless{}',
-  '>': r'\textgreater{}',
-  '|': r'\textbar{}',
-}
-_MARKDOWN = {c: '\\' + c for c in '\\`*[]<>|&~'}
 
 
 def printable(value: object, limit: int = 40) -> str:
@@ -40,22 +30,12 @@ def in_figure(value: object, limit: int = 40) -> str:
   return printable(value, limit).replace('$', r'\$')
 
 
-def names_in_figure(methods: Iterable[str]) -> list[str]:
+def names_in_figure(methods: Iterable[object]) -> list[str]:
   """Texts of methods for Matplotlib; long names have several lines."""
   # A legend leaves out what begins with an underscore.
-  names = [' ' * name.startswith('_') + printable(name, 255) for name in methods]
+  names = [' ' * (x[:1] == '_') + x for x in (printable(m, 255) for m in methods)]
   lines = [textwrap.wrap(n.replace(';', '; ') if len(n) > 40 else n, 40) for n in names]
   return ['\n'.join(map(in_figure, name)) for name in lines]
-
-
-def in_latex(value: object, limit: int = 255) -> str:
-  """`printable`, for LaTeX: without commands."""
-  return ''.join(_LATEX.get(c, c) for c in printable(value, limit))
-
-
-def in_markdown(value: object, limit: int = 255) -> str:
-  """`printable`, for a cell of a Markdown table: without markup or HTML."""
-  return ''.join(_MARKDOWN.get(c, c) for c in printable(value, limit))
 
 
 def in_bytes(size: float) -> str:

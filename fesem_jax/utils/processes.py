@@ -5,11 +5,9 @@ process writes files and broadcasts values that are not computed, such as the co
 a workdir. With one process, these functions are no-ops.
 """
 
-import functools
 import hashlib
 import json
 import os
-import platform
 import re
 import sys
 import threading
@@ -101,19 +99,6 @@ def count() -> int:
   return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
-@functools.cache  # Processes do not migrate.
-def on_this_machine() -> int:
-  """Number of these processes on this machine, which share its memory."""
-  digest = _digest(platform.node())
-  return int((_gathered(digest) == digest).all(axis=1).sum())
-
-
-def _digest(value: Any) -> np.ndarray:
-  """The SHA-256 digest of a value that is serializable as JSON, [32] uint8."""
-  text = json.dumps(value, sort_keys=True).encode()
-  return np.frombuffer(hashlib.sha256(text).digest(), np.uint8)
-
-
 def _gathered(x: np.ndarray) -> np.ndarray:
   """The arrays of all processes, of one shape, along a new first axis."""
   return multihost_utils.process_allgather(x) if count() > 1 else x[None]
@@ -201,7 +186,8 @@ def check_same(what: str, value: Any) -> None:
 
   `what` describes the value in the message. The value must be serializable as JSON.
   """
-  digests = _gathered(_digest(value))
+  text = json.dumps(value, sort_keys=True).encode()
+  digests = _gathered(np.frombuffer(hashlib.sha256(text).digest(), np.uint8))
   if differs := np.flatnonzero((digests != digests[0]).any(axis=1)).tolist():
     raise error_in_all(
       f'process {differs[0]}: differs from the first in {what}; use the same command'

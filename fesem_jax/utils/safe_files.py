@@ -84,18 +84,9 @@ def read_pickle(path: pathlib.Path) -> Any:
 
 
 def read_npy(raw: bytes, where: object) -> Any:
-  """The content of an .npy file, which may hold one object; see `read_pickle`."""
+  """The object that an .npy file holds, such as a dict; see `read_pickle`."""
   file = io.BytesIO(raw)
   with reading(where):
-    shape, _, dtype = _header(file)
-    if not dtype.hasobject:
-      return np.load(io.BytesIO(raw), allow_pickle=False)
-    loaded = _Unpickler(file, encoding='latin1').load()
-    return np.asarray(loaded).reshape(shape)[()]
-
-
-def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
-  """Shape, order by columns and type of an .npy file of version 1 or 2."""
-  if np.lib.format.read_magic(file) == (1, 0):
-    return np.lib.format.read_array_header_1_0(file)
-  return np.lib.format.read_array_header_2_0(file)
+    np.lib.format.read_magic(file)
+    np.lib.format.read_array_header_1_0(file)
+    return _Unpickler(file, encoding='latin1').load()[()]

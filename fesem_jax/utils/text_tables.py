@@ -10,16 +10,21 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.display import in_latex, in_markdown, printable
+from fesem_jax.utils.display import printable
 
 if TYPE_CHECKING:
   from pandas import DataFrame  # Slow to import.
 
 # What LaTeX needs in the preamble of a document.
 PREAMBLE = r'\usepackage{booktabs}'
-_SYMBOLS = {'±': r'$\pm$', '≥': r'$\ge$', '°': r'$^\circ$', '•': ''}
+_LATEX = {c: '\\' + c for c in '{}$&#%_'} | {
+  '\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '^': r'\textasciicircum{}',
+  '<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}',
+  '±': r'$\pm$', '≥': r'$\ge$', '°': r'$^\circ$', '•': '',
+}  # fmt: skip
+_MARKDOWN = {c: '\\' + c for c in '\\`*[]<>|&~'}
 _MOST_COLUMNS = 7  # Side by side.
-_CELL, _NOTE = 255, 1000  # Characters, at most.
+_LENGTH = 1000  # Characters of a text, at most.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,11 +76,9 @@ class Table:
   def __str__(self) -> str:
     panels = []
     for panel in self._panels():
-      shown = self._marked(panel.map(lambda text: printable(text, _CELL)), '', '•')
-      shown = shown.apply(_with_room_for_marks).rename_axis(None)
-      panels.append(shown.rename(index=lambda name: printable(name, _CELL)).to_string())
-    notes = [printable(note, _NOTE) for note in self.notes]
-    return '\n'.join(['\n\n'.join(panels), *notes])
+      shown = self._marked(panel.map(_plain), '', '•').apply(_with_room_for_marks)
+      panels.append(shown.rename(index=_plain).rename_axis(None).to_string())
+    return '\n'.join(['\n\n'.join(panels), *map(_plain, self.notes)])
 
   def _repr_html_(self) -> str:
     return self.to_html() + ''.join(f'<p>{escape(note)}</p>' for note in self.notes)
@@ -90,12 +93,10 @@ class Table:
     """The table and its notes as Markdown."""
     parts = []
     for panel in self._panels():
-      cells = self._marked(panel.map(lambda x: in_markdown(x, _CELL)), '**', '**')
+      cells = self._marked(panel.map(_markdown), '**', '**').rename(index=_markdown)
       heads = [self.cells.index.name or '', *(' '.join(c).strip() for c in panel)]
-      rows = [[in_markdown(name, _CELL), *row] for name, *row in cells.itertuples()]
-      parts.append('\n'.join(markdown(list(map(in_markdown, heads)), rows)))
-    parts += [in_markdown(note, _NOTE) for note in self.notes]
-    return '\n\n'.join(parts) + '\n'
+      parts.append('\n'.join(markdown([*map(_markdown, heads)], cells.itertuples())))
+    return '\n\n'.join([*parts, *map(_markdown, self.notes)]) + '\n'
 
   def to_latex(self) -> str:
     """The first columns as a table of booktabs; `write` has the others too."""
@@ -105,13 +106,12 @@ class Table:
     """LaTeX of some columns at a time; notes are comments."""
     comments = [f'% {text}' for text in [PREAMBLE, *self.notes]]
     for i, panel in enumerate(self._panels()):
-      cells = self._marked(panel.map(_latex), r'\textbf{', '}')
+      cells = self._marked(panel.map(_latex), r'\textbf{', '}').rename(index=_latex)
       groups = [group for group, _ in panel]
       wide = r'\multicolumn{%d}{c}{%s}'
       heads = [wide % (groups.count(g), _latex(g)) for g in dict.fromkeys(groups)]
       rows = [['', *heads], ['', *(_latex(head) for _, head in panel)]]
-      rows += [[_latex(name), *row] for name, *row in cells.itertuples()]
-      texts = [' & '.join(row) + r' \\' for row in rows]
+      texts = [' & '.join(row) + r' \\' for row in (*rows, *cells.itertuples())]
       caption = self.caption or next(iter(self.notes), '')
       if i:
         caption = ', '.join(filter(None, dict.fromkeys(groups)))
@@ -144,22 +144,25 @@ def spread(mean: float, std: float, form: str) -> str:
   return '' if math.isnan(mean) else ' ± '.join(texts)
 
 
-def number(value: float, form: str) -> str:
-  """A number as text, '' for NaN."""
-  return '' if math.isnan(value) else format(value, form)
-
-
 def _with_room_for_marks(column: Sequence[str]) -> list[str]:
   """Texts of a column, aligned where some of them end in marks."""
   marks = [len(text) - len(text.rstrip('°•')) for text in column]
   return [t + ' ' * (max(marks) - n) for t, n in zip(column, marks, strict=True)]
 
 
-def _latex(text: object) -> str:
+def _plain(value: object) -> str:
+  return printable(value, _LENGTH)
+
+
+def _markdown(value: object) -> str:
+  """A text without markup or HTML."""
+  return ''.join(_MARKDOWN.get(c, c) for c in _plain(value))
+
+
+def _latex(value: object) -> str:
   """A text without commands of LaTeX."""
-  text = in_latex(text, 4000).replace('--', '-{}-')
-  text = re.sub(r'(?<!\w)-(?=\d)', '$-$', text)  # A minus, and no hyphen.
-  return ''.join(_SYMBOLS.get(c, c) for c in text)
+  text = ''.join(_LATEX.get(c, c) for c in _plain(value)).replace('--', '-{}-')
+  return re.sub(r'(?<!\w)-(?=\d)', '$-$', text)  # A minus, and no hyphen.
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

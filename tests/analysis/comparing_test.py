@@ -164,7 +164,6 @@ def test_values_are_tuned_on_validation_examples_and_then_used(runs):
   ({'a': lambda rate: fed_avg()}, {'seeds': [7]}, 'seeds'),
   ({'a': fed_avg}, {'seeds': [3, 3]}, 'seeds'),
   ({'a': lambda: fed_avg()}, {}, 'grid'),
-  ({'fed_avg': algorithms.fed_avg}, {}, 'methods'),
 ])  # fmt: skip
 def test_comparisons_that_do_not_fit_are_refused(methods, options, subject):
   search = fj.Search({'rate': [0.1]}, seeds=[7])

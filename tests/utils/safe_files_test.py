@@ -36,11 +36,10 @@ def test_arrays_come_back(tmp_path, protocol):
   assert loaded['plain'] == values['plain']
 
 
-@pytest.mark.parametrize('value', [np.array({'x': 2.0}, object), np.arange(3)])
-def test_one_object_of_an_npy_file(value):
+def test_one_object_of_an_npy_file():
   file = io.BytesIO()
-  np.save(file, value, allow_pickle=True)
-  np.testing.assert_array_equal(read_npy(file.getvalue(), 'a.npy'), value[()])
+  np.save(file, np.array({'x': 2.0}, object), allow_pickle=True)
+  assert read_npy(file.getvalue(), 'a.npy') == {'x': 2.0}
 
 
 class Calls:
