@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pandas
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
@@ -382,6 +381,8 @@ def save(name: str, mesh: Any, rows: list[dict[str, Any]]) -> pathlib.Path:
 
 def table(rows: list[dict[str, Any]], columns: Sequence[str]) -> str:
   """Rows as aligned text."""
+  import pandas  # Not in the memory of what is measured.
+
   shown = [[_text(row.get(c)) for c in columns] for row in rows]
   return pandas.DataFrame(shown, columns=columns).to_string(index=False)
 

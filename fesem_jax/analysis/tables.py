@@ -401,8 +401,8 @@ def _notes(
   """The two lines below a table."""
   seeds = runs['seed'].nunique()
   several = seeds > 1
-  of = 'Mean ± sample standard deviation' if several else 'Metrics'
-  first = f'{of} {REPORTS[report]}, {seeds} seed{"s" * several}'
+  metrics = 'Mean ± sample standard deviation' if several else 'Metrics'
+  first = f'{metrics} {REPORTS[report]}, {seeds} seed{"s" * several}'
   if 'evaluated_on' in runs and (held_out := runs['evaluated_on'].notna()).any():
     methods = ', '.join(map(str, runs['method'][held_out].unique()))
     first += f', on validation examples{f" ({methods})" * (not held_out.all())}'

@@ -44,11 +44,11 @@ def client_points(portrait: Portrait) -> pd.DataFrame:
   without clusters, and `true_cluster` where it is known; `attrs['shares']` are the
   shares of variance of x and y.
   """
-  sampled, at = portrait['sampled'], portrait['coordinates']
-  at = np.pad(at, ((0, 0), (0, max(0, 2 - at.shape[1]))))
-  frame = pd.DataFrame({'client': portrait['names'][sampled], 'x': at[:, 0]})
+  sampled, xy = portrait['sampled'], portrait['coordinates']
+  xy = np.pad(xy, ((0, 0), (0, max(0, 2 - xy.shape[1]))))
+  frame = pd.DataFrame({'client': portrait['names'][sampled], 'x': xy[:, 0]})
   clusters = portrait['assignment']
-  frame = frame.assign(y=at[:, 1], cluster=clusters[sampled] if len(clusters) else 0)
+  frame = frame.assign(y=xy[:, 1], cluster=clusters[sampled] if len(clusters) else 0)
   truth = true_clusters(portrait.get('truth'), portrait.get('truth_names'))
   if truth is not None:
     frame['true_cluster'] = truth[sampled]
@@ -150,6 +150,7 @@ def _name_classes(ax: Axes, counts: pd.DataFrame) -> None:
     return
   ax.set_title(f'label skew {label_skew(counts.to_numpy()):.2f}', fontsize=SMALL)
   ax.set_ylabel('Class')
-  at = range(0, size, -(-size // _WRITTEN))
-  ax.set_yticks(at, [in_figure(counts.columns[i], 12) for i in at], fontsize=SMALL)
+  rows = range(0, size, -(-size // _WRITTEN))
+  names = [in_figure(counts.columns[i], 12) for i in rows]
+  ax.set_yticks(rows, names, fontsize=SMALL)
   ax.invert_yaxis()

@@ -56,7 +56,7 @@ def over_rounds(ax: Axes) -> None:
 
 def legend_below(figure: Figure, *axes: Axes, title: str | None = None) -> None:
   """Puts a legend of the curves of axes below a figure, in as few rows as have room."""
-  legends = [one.get_legend_handles_labels() for one in axes]
+  legends = [ax.get_legend_handles_labels() for ax in axes]
   handles = [handle for handles, _ in legends for handle in handles]
   labels = [label for _, labels in legends for label in labels]
   longest = max(map(len, '\n'.join(labels).split('\n')))

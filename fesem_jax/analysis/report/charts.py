@@ -43,8 +43,8 @@ def curves(rounds: pd.DataFrame) -> dict[str, Any]:
   overs = ['round', *(m for m in recorded if m.startswith('total_'))]
   frame = pd.concat([_points(rounds, metric) for metric in metrics])
   for name in overs[1:]:
-    at = average(rounds, name).set_index(['method', 'round'])['mean']
-    frame = frame.join(at.rename(name), on=['method', 'round'])
+    costs = average(rounds, name).set_index(['method', 'round'])['mean']
+    frame = frame.join(costs.rename(name), on=['method', 'round'])
   frame['method'] = frame['method'].astype(str)
   metric_menu = _menu('metric', 'Metric', {m: metric_name(m) for m in metrics})
   over = _menu('over', 'over', {m: metric_name(m) for m in overs})

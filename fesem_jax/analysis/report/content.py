@@ -47,7 +47,7 @@ def content(comparison: Comparison) -> dict[str, Any]:
   done = runs['status'].str.match('finished|ended')
   first = _runs(frames, runs.drop_duplicates('method')['run'])
   points = _clients(first)
-  on = ', '.join(runs.get('config.evaluate_on', pd.Series(['test'])).unique())
+  splits = ', '.join(runs.get('config.evaluate_on', pd.Series(['test'])).unique())
   by_method = first.clients.groupby('method', observed=True)
   specs = {'curves': charts.curves(frames.rounds)} if len(frames.rounds) else {}
   specs |= {'clients': charts.clients(points)} if len(points) else {}
@@ -55,7 +55,7 @@ def content(comparison: Comparison) -> dict[str, Any]:
   with pd.option_context('display.max_colwidth', 255):
     return {
       'title': printable(_title(runs), 120),
-      'what': f'{len(runs)} runs, {done.sum()} finished, measured on {on} examples',
+      'what': f'{len(runs)} runs, {done.sum()} finished, measured on {splits} examples',
       'table': Markup(table.to_html()) if table else '',
       'notes': table.notes if table else ['No run has finished.'],
       'specs': specs,
@@ -75,8 +75,8 @@ def _title(runs: pd.DataFrame) -> str:
   """'digits: 3 methods, 2 seeds'."""
   first, methods, seeds = runs.iloc[0], runs['method'].nunique(), runs['seed'].nunique()
   subject = f'{methods} methods' if methods > 1 else first['method']
-  on = f', {seeds} seeds' if seeds > 1 else f', seed {first["seed"]}'
-  return f'{first.get("config.dataset") or "runs"}: {subject}{on}'
+  suffix = f', {seeds} seeds' if seeds > 1 else f', seed {first["seed"]}'
+  return f'{first.get("config.dataset") or "runs"}: {subject}{suffix}'
 
 
 def _clients(first: Frames) -> pd.DataFrame:
