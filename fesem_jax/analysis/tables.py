@@ -292,7 +292,7 @@ def comparison(
   counts = done['method'].astype(str).value_counts().reindex(index, fill_value=0)
   if (counts < seeds).any():
     parts.cells['', 'of seeds'] = {m: f'{n} of {seeds}' for m, n in counts.items()}
-  cells = pandas.DataFrame(parts.cells, index).fillna('')
+  cells = pandas.DataFrame(parts.cells, index, dtype=object).fillna('')
   cells = cells.loc[:, (cells != '').any()]
   bold = {column: index.isin(parts.best.get(column, [])) for column in cells}
   numbers = pandas.DataFrame(index=index).join(parts.numbers)
