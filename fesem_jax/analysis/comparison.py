@@ -61,12 +61,11 @@ class Comparison:
 
   @property
   def table(self) -> Table:
-    """Metrics over seeds, differences, clients that gain, costs and settings."""
-    table = tables.comparison(
-      self.frames, reference=self.reference, oracle=self.oracle, report=self.report,
-      columns=self.columns, correct=self.correct, tuned=self.tuned,
-    )  # fmt: skip
-    return dataclasses.replace(table, caption=self.caption)
+    """Metrics over seeds, differences, clients that gain, costs and settings.
+
+    CSV has every column and metric. Raises `UserError` on an unknown column or method.
+    """
+    return tables.table_of(self)
 
   @property
   def differences(self) -> 'DataFrame':

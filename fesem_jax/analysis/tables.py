@@ -8,7 +8,6 @@ from fesem_jax import algorithms, tasks
 from fesem_jax.evaluation.curves import REPORTS
 from fesem_jax.evaluation.paired import LEVEL, Difference, holm, paired_difference
 from fesem_jax.run.results.client_table import counted
-from fesem_jax.run.results.frames import Frames
 from fesem_jax.tasks import Metric, Task
 from fesem_jax.utils.display import text_of
 from fesem_jax.utils.ranges import check_choice
@@ -16,6 +15,8 @@ from fesem_jax.utils.text_tables import Table, spread
 
 if TYPE_CHECKING:
   from pandas import DataFrame, Series  # Slow to import.
+
+  from fesem_jax.analysis.comparison import Comparison
 
 # Groups of columns that may be asked for -> their headings.
 COLUMNS = {
@@ -253,41 +254,29 @@ class _Parts(NamedTuple):
     self.numbers.append(frame.set_axis([f'{prefix}{name}' for name in names], axis=1))
 
 
-def comparison(
-  frames: Frames,
-  *,
-  reference: str = '',
-  oracle: str = '',
-  report: str = 'last',
-  columns: Sequence[str] = (),
-  correct: str = 'none',
-  tuned: Sequence[str] = (),
-) -> Table:
-  """The table of methods over seeds; for the arguments, see `Comparison`.
-
-  CSV has every column and metric. Raises `UserError` on an unknown column or method.
-  """
+def table_of(compared: 'Comparison') -> Table:
+  """The table of a comparison, see `Comparison.table`."""
   import pandas
 
-  runs = reported(frames.runs, report)
+  runs, correct = reported(compared.runs, compared.report), compared.correct
   index = pandas.Index(runs['method'].astype(str).unique(), name='method')
-  for name in columns:
+  for name in compared.columns:
     check_choice('columns', name, tuple(COLUMNS))
-  check_choice('reference', reference, (*index, ''))
-  oracle = oracle or label_of(runs, 'oracle')
-  shown = columns or [name for name in COLUMNS if name != 'finetuned']
-  parts, against = _Parts({}, {}, []), differences(runs, '', reference, correct)
+  check_choice('reference', compared.reference, (*index, ''))
+  oracle = compared.oracle or label_of(runs, 'oracle')
+  shown = compared.columns or [name for name in COLUMNS if name != 'finetuned']
+  parts, against = _Parts({}, {}, []), compared.differences
   for group in COLUMNS:
     _add_scores(parts, runs, group, oracle, correct, is_shown=group in shown)
   parts.keep(against, 'difference_')
-  kinds = [k for k in _KINDS if k in shown or (k == 'deployed' and not columns)]
+  kinds = [kind for kind in _KINDS if kind in shown]
   for method in dict.fromkeys((against.attrs['reference'], oracle)):
     for kind in kinds if method else ():
       column = f'{kind}.{task_of(runs).primary_column}'
       _add_differences(parts, differences(runs, column, method, correct), kind)
-  _add_clients(parts, frames.clients, runs)
+  _add_clients(parts, compared.clients, runs)
   _add_costs(parts, runs)
-  parts.cells['', 'settings'] = settings(frames.runs, tuned)
+  parts.cells['', 'settings'] = settings(compared.runs, compared.tuned)
   done, seeds = runs[runs.get('task', runs['seed']).notna()], runs['seed'].nunique()
   counts = done['method'].astype(str).value_counts().reindex(index, fill_value=0)
   if (counts < seeds).any():
@@ -296,8 +285,8 @@ def comparison(
   cells = cells.loc[:, (cells != '').any()]
   bold = {column: index.isin(parts.best.get(column, [])) for column in cells}
   numbers = pandas.DataFrame(index=index).join(parts.numbers)
-  notes = _notes(runs, against, report, correct)
-  return Table(cells, numbers, pandas.DataFrame(bold, index), notes)
+  notes = _notes(runs, against, compared)
+  return Table(cells, numbers, pandas.DataFrame(bold, index), notes, compared.caption)
 
 
 def _add_scores(
@@ -396,18 +385,18 @@ def _add_costs(parts: _Parts, runs: 'DataFrame') -> None:
 
 
 def _notes(
-  runs: 'DataFrame', against: 'DataFrame', report: str, correct: str
+  runs: 'DataFrame', against: 'DataFrame', compared: 'Comparison'
 ) -> list[str]:
   """The two lines below a table."""
   seeds = runs['seed'].nunique()
   several = seeds > 1
   metrics = 'Mean ± sample standard deviation' if several else 'Metrics'
-  first = f'{metrics} {REPORTS[report]}, {seeds} seed{"s" * several}'
+  first = f'{metrics} {REPORTS[compared.report]}, {seeds} seed{"s" * several}'
   if 'evaluated_on' in runs and (held_out := runs['evaluated_on'].notna()).any():
     methods = ', '.join(map(str, runs['method'][held_out].unique()))
     first += f', on validation examples{f" ({methods})" * (not held_out.all())}'
   if several:
-    holm_text = ", Holm's correction" * (correct == 'holm')
+    holm_text = ", Holm's correction" * (compared.correct == 'holm')
     first += f'; °: as the best (paired t-test, p ≥ {1 - LEVEL:.2g}{holm_text})'
   second = 'Costs: median seconds a round; mean bytes up and down, start included.'
   if len(against):

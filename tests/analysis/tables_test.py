@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from fesem_jax.analysis import tables
+from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.evaluation import curves
 from fesem_jax.run.results.frames import Recorded, joined
 from fesem_jax.tasks import CLASSIFICATION
@@ -47,7 +48,7 @@ def frames(by_label, clients=None, config=None):
 
 
 def table(by_label, **options):
-  return tables.comparison(frames(by_label), **options)
+  return Comparison(frames(by_label), **options).table
 
 
 def cells(result, method):
@@ -66,7 +67,7 @@ FOUND = frames({
     ('mean10', '45.8 ± 5.9', 15),
 ])  # fmt: skip
 def test_tables_show_a_report_and_say_which(report, micro, difference, tmp_path):
-  result = tables.comparison(FOUND, report=report, reference='fed_avg')
+  result = Comparison(FOUND, report=report, reference='fed_avg').table
   row = cells(result, 'fed_avg')
   assert (row['micro-acc (%)'], row['of seeds']) == (micro, '2 of 2')
   row = cells(result, 'fesem(2)')
@@ -87,7 +88,7 @@ def test_tables_show_a_report_and_say_which(report, micro, difference, tmp_path)
 
 
 def test_rounds_to_a_target_are_means_over_seeds_that_reached_it():
-  result = tables.comparison(FOUND)
+  result = Comparison(FOUND).table
   # 1 + 0.25 / 0.5 and 1 rounds; never.
   row = cells(result, 'fed_avg')
   assert row['rounds to 50 %'] == '1.2 ± 0.4'
@@ -218,7 +219,7 @@ def test_columns_that_are_asked_for_and_metrics_of_the_users_own():
     ({'reference': 'c'}, 'reference'),
   ):
     with pytest.raises(UserError, match=subject):
-      tables.comparison(FOUND, **options)
+      _ = Comparison(FOUND, **options).table
 
 
 def of_clients(*accuracies, **more):
@@ -237,7 +238,7 @@ def test_clients_gain_and_lose_within_a_seed():
   }
   runs = {'fed_avg': [summary([0.5])] * 2, 'a': [summary([0.5])] * 2,
           'b': [summary([0.5]), None]}  # fmt: skip
-  result = tables.comparison(frames(runs, clients))
+  result = Comparison(frames(runs, clients)).table
   names = ('gain', 'equal', 'lose')
   assert [cells(result, 'a')[n] for n in names] == [
     '1.5 ± 0.7',
@@ -255,7 +256,7 @@ def test_clients_gain_and_lose_within_a_seed():
 def test_settings_that_differ_are_a_column():
   config = {'a': {'rounds': 5, 'rate': 0.1}, 'b(rate=1)': {'rounds': 7, 'rate': 1.0}}
   made = frames({'a': [summary([0.5])], 'b(rate=1)': [summary([0.5])]}, config=config)
-  result = tables.comparison(made)
+  result = Comparison(made).table
   assert [cells(result, m)['settings'] for m in config] == [
     'rounds=5, rate=0.1', 'rounds=7'
   ]  # fmt: skip
@@ -267,7 +268,7 @@ def test_settings_that_differ_are_a_column():
     config = dict(zip(['fed_avg', 'fesem(2)'], values, strict=True))
     config = {m: {'weighting': value} for m, value in config.items()}
     made = frames({m: [summary([0.5])] for m in config}, config=config)
-    result = tables.comparison(made)
+    result = Comparison(made).table
     assert [cells(result, m).get('settings', '') for m in config] == shown
 
 

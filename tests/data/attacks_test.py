@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms, attacks, load_run, simulate
-from fesem_jax.analysis import tables
+from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import Attack, FederatedData
@@ -219,5 +219,5 @@ def test_the_success_of_a_backdoor_is_that_of_the_models_on_marked_examples():
   reference = (guess == 2).mean()
   assert result.summary['backdoor_success'] == pytest.approx(reference)
   assert result.history[-1]['backdoor_success'] == pytest.approx(reference)
-  table = tables.comparison(result.frames)
+  table = Comparison(result.frames).table
   assert table.cells['backdoor', 'success (%)'].tolist() == [f'{100 * reference:.1f}']

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms, simulate
-from fesem_jax.analysis import tables
+from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.core.sending import Privacy
 from fesem_jax.core.traffic import one_model
 from fesem_jax.evaluation import privacy
@@ -124,7 +124,7 @@ def test_a_run_reports_its_epsilon_by_round_also_after_it_resumes(run):
 
 def test_tables_show_it(run):
   _, result = run
-  cells = tables.comparison(result.frames).cells['costs']
+  cells = Comparison(result.frames).table.cells['costs']
   assert cells['epsilon'].tolist() == [f'{result.summary["epsilon"]:.3g}']
 
 
