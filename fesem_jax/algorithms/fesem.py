@@ -88,9 +88,8 @@ def fesem(
     prox_lambda: lambda; the paper does not state its value.
     prox_weighting: the factor in Eq. 7: 'uniform' is lambda for all clients; 'paper' is
       lambda / (m alpha_i), for m clients and the share alpha_i of client i's examples.
-    cluster_on: the parameters that the E-step compares: 'all'; a layer, such as
-      'logits' (the authors' code); patterns separated by commas, such as
-      '*/lora_a,*/lora_b'; or 'matched' for FeSEM-MA (Section 5.1).
+    cluster_on: parameters that the E-step compares: 'all', a layer ('logits': the
+      authors' code), patterns ('*/lora_a,*/lora_b'), or 'matched' (FeSEM-MA).
     weighting: weights of clients in Eq. 6 and 9.
     aggregation: replaces the mean of Eq. 9; see `robust.aggregation`.
     server_optimizer: moves each center along the mean change of its clients' models.
@@ -168,10 +167,11 @@ def fesem(
     )
 
   def step(state, data, cohort, key):
+    zeros = em.Sums.zeros(state.centers, track_objective)
     prepared = comparison.prepare(comparison.part(state.centers))
     reduction = Reduction(
       e_step,  # Runs on each chunk of clients once it has trained.
-      em.Sums.zeros(state.centers, track_objective),
+      zeros,
       broadcast=(prepared, cohort.keep_clusters),
       keep=not streamed,
       into=storage_for_models(state, cohort, client_state, local.mesh),
