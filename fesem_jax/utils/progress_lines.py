@@ -7,45 +7,35 @@ import sys
 import time
 from collections.abc import Iterator
 
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import (
-  Progress,
-  SpinnerColumn,
-  TaskID,
-  TextColumn,
-  TimeRemainingColumn,
-)
 
 _EVERY = 60.0  # Seconds between lines of a log.
 
 
-class Display:
+class Display(bars.Progress):
   """Shows operations and rounds on standard error."""
 
   def __init__(self) -> None:
     console = Console(stderr=True, highlight=False)
-    self.live = Progress(
-      TextColumn('{task.description}', markup=False),
-      SpinnerColumn(),
-      TimeRemainingColumn(compact=True),
-      console=console,
-      transient=True,
+    text = bars.TextColumn('{task.description}', markup=False)
+    columns = text, bars.SpinnerColumn(), bars.TimeRemainingColumn(compact=True)
+    super().__init__(
+      *columns, console=console, transient=True, disable=not console.is_terminal,
       redirect_stdout=sys.stdout.isatty(),
-      disable=not console.is_terminal,
-    )
-    self.prefix = ''
-    self._last = time.monotonic()
-    self._rounds: TaskID | None = None
+    )  # fmt: skip
+    self.prefix, self._logged = '', time.monotonic()
+    self._rounds: bars.TaskID | None = None
 
   @contextlib.contextmanager
   def waiting_for(self, operation: str) -> Iterator[None]:
     """Shows the operation of a block."""
     began, title = time.monotonic(), self.prefix + operation
-    task = self.live.add_task(title, total=None)
+    task = self.add_task(title, total=None)
     try:
       yield
     finally:
-      self.live.remove_task(task)
+      self.remove_task(task)
     if (seconds := time.monotonic() - began) >= _EVERY:
       self._log(f'{title}: {duration(seconds)}')
 
@@ -55,18 +45,18 @@ class Display:
     """Shows finished rounds and the metrics of the last one; `over` ends the run."""
     title = f'{self.prefix}round {done}/{total}' + f', {metrics}' * bool(metrics)
     if self._rounds is None:
-      self._rounds = self.live.add_task(title, completed=done, total=total)
-    self.live.update(self._rounds, completed=done, description=title)
-    (task,) = [t for t in self.live.tasks if t.id == self._rounds]
-    if time.monotonic() - self._last >= _EVERY:
+      self._rounds = self.add_task(title, completed=done, total=total)
+    self.update(self._rounds, completed=done, description=title)
+    (task,) = [t for t in self.tasks if t.id == self._rounds]
+    if time.monotonic() - self._logged >= _EVERY:
       self._log(f'{title}, {duration(task.time_remaining or 0.0)} left')
     if over:
-      self.live.remove_task(self._rounds)
+      self.remove_task(self._rounds)
       self._rounds = None
 
   def _log(self, text: str) -> None:
-    self._last = time.monotonic()
-    if self.live.disable:
+    self._logged = time.monotonic()
+    if self.disable:
       print(text, file=sys.stderr, flush=True)
 
 
@@ -85,7 +75,7 @@ def shown(progress: bool = True, operation: str = '') -> Iterator[None]:
   try:
     with contextlib.ExitStack() as stack:
       if display is not None and display is not outer:
-        stack.enter_context(display.live)
+        stack.enter_context(display)
       if operation:
         stack.enter_context(waiting_for(operation))
       yield

@@ -60,9 +60,9 @@ def test_a_terminal_has_live_lines_that_fit(width, monkeypatch):
   with progress_lines.shown():
     display = progress_lines.display()
     with progress_lines.waiting_for('compiling [/a] round'):
-      display.live.refresh()
+      display.refresh()
     display.rounds(3, 20, figures)
-    display.live.refresh()
+    display.refresh()
     display.rounds(20, 20, 'loss 0.5', over=True)
   plain = re.sub(r'\x1b\[[0-9;?]*[A-Za-z]', '', terminal.getvalue())
   lines = re.split(r'[\r\n]+', plain)
