@@ -121,6 +121,7 @@ def main(argv: list[str]) -> None:
   cluster.setup_devices()
   workdir, seeds = pathlib.Path(f.workdir), range(f.seed, f.seed + f.num_seeds)
   entries, search = _entries(workdir)
+  pages.prepare()
   build_callbacks(experiment_flags.machine())  # Raises before the first run.
   names = 'reference', 'report', 'columns', 'correct', 'caption'
   shown = {name: getattr(f, name) for name in names}

@@ -1,15 +1,32 @@
 """Figures, tables and report.html of runs and comparisons."""
 
+import contextlib
 import pathlib
+import threading
 
 from absl import flags
 
 from fesem_jax.analysis import report
 from fesem_jax.analysis.comparison import Comparison
+from fesem_jax.run import programs
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.display import text_of
 
 from . import flags as experiment_flags
+
+
+def prepare() -> None:
+  """Imports what draws the page, on another thread once programs are compiled."""
+
+  def load() -> None:
+    programs.begun.wait()
+    with contextlib.suppress(ImportError):
+      from fesem_jax.analysis.report.content import library
+
+      library()
+
+  if flags.FLAGS.report_html:
+    threading.Thread(target=load, daemon=True).start()
 
 
 def written(workdir: pathlib.Path, reference: str = '') -> str:

@@ -68,6 +68,7 @@ def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.ERROR)
   config = chosen_configuration()
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
+  pages.prepare()
   result = specs.run(config, experiment_flags.machine(), workdir, say=_say)
   shown = {'report': f.report, 'columns': tuple(tables.COLUMNS)}
   recorded = Recorded.of(result, f.algorithm.strip(), config['seed'], config)

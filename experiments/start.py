@@ -175,6 +175,8 @@ def start(main: Callable[[list[str]], int | None]) -> None:
     if not _left_closed_pipe():
       raise
     sys.exit(CLOSED_PIPE)
+  finally:
+    gc.freeze()  # Or Python looks for garbage among millions of objects as it ends.
 
 
 def _left_closed_pipe() -> bool:

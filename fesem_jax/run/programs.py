@@ -72,6 +72,9 @@ def with_passes(level: int, many: bool = False) -> dict[str, Any]:
 
 
 _T = TypeVar('_T')
+# Set once a first program is being compiled.
+begun = threading.Event()
+
 _cached: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
 _lock = threading.Lock()
 
@@ -132,6 +135,7 @@ class Program:
   def __init__(self, what: str, compile: Callable[[], jax.stages.Compiled]) -> None:
     self.what, self._compile = what, compile
     self._compiling = _threads().submit(compile)
+    begun.set()
 
   @functools.cached_property
   def compiled(self) -> jax.stages.Compiled:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fesem_jax.analysis import tables
-from fesem_jax.plots.lines import average, metric_name
+from fesem_jax.plots.lines import metric_name
 from fesem_jax.utils.palette import PALETTE
 
 _POINTS, _CLIENTS = 200, 2000  # Of a curve, and of a run, at most.
@@ -41,11 +41,11 @@ def curves(rounds: pd.DataFrame) -> dict[str, Any]:
   first = ('honest.', 'deployed.', 'finetuned.')
   metrics.sort(key=lambda m: [not m.startswith(kind) for kind in first])
   overs = ['round', *(m for m in recorded if m.startswith('total_'))]
-  frame = pd.concat([_points(rounds, metric) for metric in metrics])
-  for name in overs[1:]:
-    costs = average(rounds, name).set_index(['method', 'round'])['mean']
-    frame = frame.join(costs.rename(name), on=['method', 'round'])
-  frame['method'] = frame['method'].astype(str)
+  averages, keys = _averages(rounds), ['method', 'round']
+  columns = averages[averages['metric'].isin(overs)].pivot(index=keys, columns='metric')
+  by_curve = averages[averages['metric'].isin(metrics)].groupby(['metric', 'method'])
+  frame = pd.concat([_evenly(curve, _POINTS) for _, curve in by_curve])
+  frame = frame.join(columns['mean'], on=keys)
   metric_menu = _menu('metric', 'Metric', {m: metric_name(m) for m in metrics})
   over = _menu('over', 'over', {m: metric_name(m) for m in overs})
   picked = alt.selection_point(fields=['method'], bind='legend')
@@ -57,7 +57,7 @@ def curves(rounds: pd.DataFrame) -> dict[str, Any]:
     .encode(
       x=alt.X('x:Q', title=None, scale=_SCALE, axis=alt.Axis(format='~s', tickCount=8)),
       y=alt.Y('mean:Q', title=None, scale=_SCALE),
-      color=_color('method', list(frame['method'].unique())),
+      color=_color('method', list(map(str, rounds['method'].unique()))),
       opacity=alt.condition(picked, alt.value(1), alt.value(0.1)),
       tooltip=['method:N', *numbers, 'seeds:Q'],
     )
@@ -68,13 +68,20 @@ def curves(rounds: pd.DataFrame) -> dict[str, Any]:
   return _spec(alt.layer(band, base.mark_line(), points), metric_menu, over)
 
 
-def _points(rounds: pd.DataFrame, metric: str) -> pd.DataFrame:
-  """The points of the curves of a metric; of many rounds, some at even distances."""
-  frame = average(rounds, metric).drop(columns='x').assign(metric=metric)
-  ends = ['mean', 'low', 'high']  # One run has no interval.
-  frame[ends] = tables.metric(metric).factor * frame[ends].bfill(axis=1).ffill(axis=1)
-  curves = [_evenly(c, _POINTS) for _, c in frame.groupby('method', observed=True)]
-  return pd.concat(curves or [frame])
+def _averages(rounds: pd.DataFrame) -> pd.DataFrame:
+  """Every metric's mean and deviation over runs, in rounds that all runs have."""
+  rows = rounds.dropna(subset='value').astype({'method': str})
+  values = rows.groupby(['metric', 'method', 'round'])['value']
+  frame = values.agg(['mean', 'std', 'count']).rename(columns={'count': 'seeds'})
+  all_runs = frame['seeds'].groupby(['metric', 'method']).transform('max')
+  frame = frame[frame['seeds'] == all_runs].reset_index()
+  std, factor = (
+    frame.pop('std').fillna(0),
+    [tables.metric(m).factor for m in frame['metric']],
+  )
+  ends = {'low': frame['mean'] - std, 'high': frame['mean'] + std}
+  numbers = frame.assign(**ends)[['mean', 'low', 'high']].mul(factor, axis=0)
+  return frame.assign(**numbers)
 
 
 def clients(frame: pd.DataFrame) -> dict[str, Any]:

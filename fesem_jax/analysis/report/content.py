@@ -63,7 +63,7 @@ def content(comparison: Comparison) -> dict[str, Any]:
       'extremes': [(m, *_extremes(c)) for m, c in by_method],
       'runs': _html(runs.reindex(columns=list(_RUNS)).rename(columns=_RUNS)),
       'settings': [_html(table) for table in _settings(runs)],
-      'library': Markup(_library()),
+      'library': Markup(library()),
     }
 
 
@@ -150,7 +150,7 @@ def _html(table: pd.DataFrame) -> Markup:
   )
 
 
-def _library() -> str:
+def library() -> str:
   """Vega, Vega-Lite and Vega-Embed as one script, cached as it takes seconds."""
   version = metadata.version('vl-convert-python')
   path = pathlib.Path.home() / '.cache' / 'fesem_jax' / f'vega_{version}.js'
