@@ -68,6 +68,10 @@ def curves(rounds: pd.DataFrame) -> dict[str, Any]:
   return _spec(alt.layer(band, base.mark_line(), points), metric_menu, over)
 
 
+def _factor(metric: str) -> float:
+  return tables.metric(metric).factor
+
+
 def _averages(rounds: pd.DataFrame) -> pd.DataFrame:
   """Every metric's mean and deviation over runs, in rounds that all runs have."""
   rows = rounds.dropna(subset='value').astype({'method': str})
@@ -75,10 +79,7 @@ def _averages(rounds: pd.DataFrame) -> pd.DataFrame:
   frame = values.agg(['mean', 'std', 'count']).rename(columns={'count': 'seeds'})
   all_runs = frame['seeds'].groupby(['metric', 'method']).transform('max')
   frame = frame[frame['seeds'] == all_runs].reset_index()
-  std, factor = (
-    frame.pop('std').fillna(0),
-    [tables.metric(m).factor for m in frame['metric']],
-  )
+  std, factor = frame.pop('std').fillna(0), frame['metric'].map(_factor)
   ends = {'low': frame['mean'] - std, 'high': frame['mean'] + std}
   numbers = frame.assign(**ends)[['mean', 'low', 'high']].mul(factor, axis=0)
   return frame.assign(**numbers)
