@@ -47,11 +47,11 @@ def _as_flag(message: str) -> str:
 
 
 def main_with_clear_errors(
-  main: Callable[[list[str]], int | None],
-) -> Callable[..., int | None]:
+  main: Callable[[list[str]], None],
+) -> Callable[..., None]:
   """Turns a user's mistake into one sentence and exit code 1, without waiting."""
 
-  def wrapped(argv: list[str]) -> int | None:
+  def wrapped(argv: list[str]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # Names may hold any characters.
       sys.stdout.reconfigure(errors='backslashreplace')
     if not flags.FLAGS['verbosity'].present:
@@ -62,7 +62,7 @@ def main_with_clear_errors(
     gc.set_threshold(100_000, 20, 100)
     raise_interrupts()
     try:
-      return main(argv)
+      main(argv)
     except processes.FirstProcessFailed:
       sys.exit(LOST_OTHERS)
     except UserError as e:
@@ -90,9 +90,9 @@ def main_with_clear_errors(
         'command to continue.'
       )
 
-  def with_others(argv: list[str]) -> int | None:
+  def with_others(argv: list[str]) -> None:
     try:
-      return wrapped(argv)
+      wrapped(argv)
     except BaseException as e:
       if processes.count() == 1:
         raise
@@ -163,7 +163,7 @@ def expanded(arguments: list[str], within: tuple[str, ...] = ()) -> list[str]:
   return flat + remaining
 
 
-def start(main: Callable[[list[str]], int | None]) -> None:
+def start(main: Callable[[list[str]], None]) -> None:
   """Runs a binary whose flags are defined; it ends silently when its pipe is closed."""
   try:
     try:

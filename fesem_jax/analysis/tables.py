@@ -16,8 +16,6 @@ from fesem_jax.utils.text_tables import Table, spread
 if TYPE_CHECKING:
   from pandas import DataFrame, Series  # Slow to import.
 
-  from fesem_jax.analysis.comparison import Comparison
-
 # Groups of columns that may be asked for -> their headings.
 COLUMNS = {
   'deployed': 'deployed', 'finetuned': 'fine-tuned', 'unseen': 'unseen clients',
@@ -254,7 +252,7 @@ class _Parts(NamedTuple):
     self.numbers.append(frame.set_axis([f'{prefix}{name}' for name in names], axis=1))
 
 
-def table_of(compared: 'Comparison') -> Table:
+def table_of(compared: Any) -> Table:
   """The table of a comparison, see `Comparison.table`."""
   import pandas
 
@@ -384,9 +382,7 @@ def _add_costs(parts: _Parts, runs: 'DataFrame') -> None:
     cells['costs', f'rounds to {task_of(runs).primary.target(target)}'] = texts
 
 
-def _notes(
-  runs: 'DataFrame', against: 'DataFrame', compared: 'Comparison'
-) -> list[str]:
+def _notes(runs: 'DataFrame', against: 'DataFrame', compared: Any) -> list[str]:
   """The two lines below a table."""
   seeds = runs['seed'].nunique()
   several = seeds > 1

@@ -42,10 +42,10 @@ def curves(rounds: pd.DataFrame) -> dict[str, Any]:
   metrics.sort(key=lambda m: [not m.startswith(kind) for kind in first])
   overs = ['round', *(m for m in recorded if m.startswith('total_'))]
   averages, keys = _averages(rounds), ['method', 'round']
-  columns = averages[averages['metric'].isin(overs)].pivot(index=keys, columns='metric')
   by_curve = averages[averages['metric'].isin(metrics)].groupby(['metric', 'method'])
   frame = pd.concat([_evenly(curve, _POINTS) for _, curve in by_curve])
-  frame = frame.join(columns['mean'], on=keys)
+  costs = averages[averages['metric'].isin(overs)]
+  frame = frame.join(costs.pivot(index=keys, columns='metric', values='mean'), on=keys)
   metric_menu = _menu('metric', 'Metric', {m: metric_name(m) for m in metrics})
   over = _menu('over', 'over', {m: metric_name(m) for m in overs})
   picked = alt.selection_point(fields=['method'], bind='legend')
