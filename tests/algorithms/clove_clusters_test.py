@@ -19,7 +19,7 @@ CLOVE = importlib.import_module('fesem_jax.algorithms.clove')
 def test_who_drops_out_or_has_losses_that_are_not_finite_gets_the_model_of_least_loss():
   data = helpers.federation([9, 5, 0, 7, 1], groups=[0, 1, 0, 1, 0], seed=1)
   local = helpers.local(hidden=())._replace(dropout_rate=0.4)
-  models = jax.vmap(local.model.init)(jax.random.split(KEY, 3))
+  models = helpers.first_models(local, 3)
   cohort = Cohort(np.array([3, 0, 1, 4, 2, 5], np.int32), everyone=False)
   find = jax.jit(
     lambda models, key: CLOVE.clusters_by_loss(local, models, data, cohort, key, False)

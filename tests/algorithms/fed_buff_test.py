@@ -124,7 +124,7 @@ def test_records_have_the_seconds_of_the_buffer_and_the_bytes_that_are_sent():
       seconds.append(float(event.state.seconds))
 
   result = fj.simulate(
-    algorithm, data, data, rounds=3,
+    algorithm, data, data, rounds=3, finetune_epochs=0,
     callbacks=[fj.callbacks.Costs('phone'), Seconds()],
   )  # fmt: skip
   records, size = result.history[-3:], bytes_of_model(local)

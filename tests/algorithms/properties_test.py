@@ -199,15 +199,6 @@ def test_a_round_after_a_checkpoint_is_the_same_to_the_bit(index, case):
   random_federations.check_a_resumed_round(programs(index), case)
 
 
-@pytest.mark.slow
-def test_data_split_by_client_change_memory_only_where_there_are_classes():
-  # Of all methods for other tasks too, tests/tasks/properties_test.py splits the data.
-  index = [name for name, _ in METHODS].index('fed_rc')
-  two = algorithms.build('fed_rc', on_two_devices(index), **METHODS[index][1])
-  case = Case((4, 3, 5, 2, 5, 1))
-  random_federations.check_split_data(programs(index), two, case)
-
-
 def skip_if_full_participation_only(index):
   if METHODS[index][0] in ALL_CLIENTS:
     pytest.skip('The method needs all clients in each round')

@@ -3,11 +3,14 @@
 import jax
 import numpy as np
 import pytest
+from jax.lax import Precision
 
 from fesem_jax import algorithms
+from fesem_jax.core import placement, sharding
 from fesem_jax.core.types import Cohort
 from tests.support import draws, helpers, reference
 from tests.support.methods import ALL_CLIENTS, assert_close
+from tests.support.random_federations import assert_equal, restored
 from tests.support.rounds import HIDDEN, REFERENCES, Clients, two_absent
 
 LEAST_PARAMETERS = 12  # Of the layers that a field has, above numbers of clients.
@@ -72,10 +75,14 @@ def assert_reports_match(info, report):
 )
 @pytest.mark.parametrize('entry', REFERENCES, ids=str)
 def test_rounds_match_float64_reference(entry, everyone):
-  """Cohorts on two devices whose clients drop out; all clients on one device."""
-  layout = {'epochs': 2, 'hidden': HIDDEN, 'devices': 1 if everyone else 2}
+  """Cohorts on two devices that have their examples; all clients on one device.
+
+  Clients drop out, the last round goes on from a checkpoint, and every product says
+  its precision.
+  """
+  devices = {'devices': 1} if everyone else {'devices': 2, 'chunk': 4}
   rate = 0.3 if entry.dropout and not everyone else 0.0
-  local = helpers.local(**layout | entry.training)
+  local = helpers.local(**{'epochs': 2, 'hidden': HIDDEN} | devices | entry.training)
   local = local._replace(dropout_rate=rate, **entry.changes)
   algorithm = algorithms.build(entry.name, local, **entry.options)
   data_of = entry.data_of or (lambda number: two_absent())
@@ -87,15 +94,27 @@ def test_rounds_match_float64_reference(entry, everyone):
   shapes = jax.eval_shape(local.model.init, jax.random.key(0))
   like = reference.from_params(jax.tree.map(lambda x: np.zeros(x.shape), shapes))
   expected, memory = arrays(state), {}
+  layout = 'replicated' if everyone else entry.layout
   everyone |= entry.name in ALL_CLIENTS
   for number in range(1, entry.num_rounds + 1):
     data, key = data_of(number), jax.random.fold_in(jax.random.key(9), number)
     ids = entry.cohorts[(number - 1) % len(entry.cohorts)]
     ids = range(data.num_clients) if everyone else ids
-    cohort = Cohort(np.array(ids, np.int32), everyone=everyone)
+    places = [i if i in ids else data.num_clients for i in range(data.num_clients)]
+    cohort = Cohort(np.array(places, np.int32), everyone=everyone)
     drawn = [i for i in ids if i < len(data.info.names)]
     present = [i for i in drawn if not rate or not draws.drops_out(key, data, i, rate)]
-    state, info = step(jax.device_get(state), data, cohort, key)
+    placed = placement.place(data, local.mesh, layout)
+    state = jax.device_get(state)
+    if number == entry.num_rounds:
+      saved, state = state, restored(state)
+      assert_equal(state, saved)
+    state, place_key = sharding.replicate((state, key), local.mesh)
+    args = state, placed, cohort, place_key
+    if number == 1:
+      precisions = helpers.product_precisions(step.trace(*args).jaxpr.jaxpr)
+      assert set(precisions) == {(Precision.HIGHEST, Precision.HIGHEST)}
+    state, info = step(*args)
     if algorithm.between is not None:
       state, info = algorithm.between(state, info)
     actual = arrays(state)
@@ -109,6 +128,7 @@ def test_rounds_match_float64_reference(entry, everyone):
     assert_reports_match(info, report)
     assert (int(info.trained), int(info.failed)) == (len(present), 0)
     if 'deployed' in report:
-      used = arrays(deploy(state, data, np.arange(len(data.info.names))))
+      ids = np.arange(len(data.info.names))
+      used = arrays(deploy(jax.device_get(state), data, ids))
       target, atol = report['deployed'][: len(used)], entry.atol.get('deployed', 1e-5)
       assert_close(used, target, rtol=1e-3, atol=atol)

@@ -1,6 +1,7 @@
 """The best round on validation examples, its models, and early stopping by it."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -22,17 +23,19 @@ TRAIN, VALIDATION = data.hold_out(WHOLE)
 TEST = helpers.federation([9, 8, 7, 9, 8, 7], seed=1, groups=GROUPS)
 
 
+@functools.cache
+def built(method='fed_avg', rate=0.5):
+  local = helpers.local(optimizer=optax.sgd(rate), hidden=())
+  options = {'num_clusters': 2} if method == 'fesem' else {}
+  return algorithms.build(method, local, **options)
+
+
 def simulated(
   method='fed_avg', rate=0.5, rounds=4, stop_after=0, callbacks=(), **given
 ):
-  local = helpers.local(optimizer=optax.sgd(rate), hidden=())
-  options = {'num_clusters': 2} if method == 'fesem' else {}
   best = BestRound(VALIDATION, stop_after)
-  result = simulate(
-    algorithms.build(method, local, **options), TRAIN, given.pop('test', TEST),
-    rounds=rounds, callbacks=[best, *callbacks], **given,
-  )  # fmt: skip
-  return result, best
+  options = {'rounds': rounds, 'callbacks': [best, *callbacks], **given}
+  return simulate(built(method, rate), TRAIN, TEST, **options), best
 
 
 class Kept(Callback):
@@ -83,8 +86,7 @@ def test_the_models_of_the_best_round_are_kept(method, tmp_path):
 def test_bad_clients_do_not_choose_the_round():
   train = data.attacks.apply(TRAIN, 'label_flip', 0.4, seed=0)
   best = BestRound(VALIDATION)
-  algorithm = algorithms.fed_avg(helpers.local(hidden=()))
-  result = simulate(algorithm, train, TEST, rounds=1, callbacks=[best])
+  result = simulate(built(), train, TEST, rounds=1, callbacks=[best])
   hits = [
     result.deployed.predict(x) == y
     for x, y in map(VALIDATION.client, np.flatnonzero(data.attacks.honest(train)))
@@ -136,21 +138,16 @@ def test_a_resumed_run_has_the_same_best_round(tmp_path):
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
-  local = helpers.local(hidden=())
   others = [helpers.federation([3, 3]), dataclasses.replace(VALIDATION, scale=0.5)]
   for validation in others:
     with pytest.raises(UserError, match='validation'):
-      simulate(
-        algorithms.build('fed_avg', local), TRAIN, TEST, rounds=1,
-        callbacks=[BestRound(validation)],
-      )  # fmt: skip
+      simulate(built(), TRAIN, TEST, rounds=1, callbacks=[BestRound(validation)])
   simulated(rounds=1, workdir=tmp_path)
   (tmp_path / 'models_best.npz').unlink()
   with pytest.raises(UserError, match='save_models'):
     _ = fj.load_run(tmp_path, which='best').deployed
   with pytest.raises(UserError, match='which'):
     fj.load_run(tmp_path, which='first')
-  algorithm = algorithms.build('fed_avg', local)
-  simulate(algorithm, TRAIN, TEST, rounds=1, workdir=tmp_path / 'other')
+  simulate(built(), TRAIN, TEST, rounds=1, workdir=tmp_path / 'other')
   with pytest.raises(UserError, match='which'):
     fj.load_run(tmp_path / 'other', which='best')

@@ -1,5 +1,7 @@
 """Selections of clients: by loss, by availability, and user functions."""
 
+import functools
+
 import numpy as np
 import optax
 import pytest
@@ -42,19 +44,19 @@ class Seen(fj.Callback):
     self.records.append(event.record)
 
 
-def data_and_method():
+@functools.cache
+def data_and_method(placement='auto'):
   data = helpers.federation(SIZES)
   data = fj.FederatedData.from_arrays(
     data.x, data.y, SIZES, num_classes=3, info=fj.ClientInfo(NAMES)
   )
   model = fj.models.build('logistic', (6,), 3)
-  return data, fj.algorithms.build('fed_avg', fj.local_training(model, optax.sgd(0.5)))
+  local = fj.local_training(model, optax.sgd(0.5))._replace(data_placement=placement)
+  return data, fj.algorithms.build('fed_avg', local)
 
 
 def run(selection, rounds=3, placement='auto', **options):
-  data, method = data_and_method()
-  seen, local = Seen(), method.local._replace(data_placement=placement)
-  method = fj.algorithms.build('fed_avg', local)
+  (data, method), seen = data_and_method(placement), Seen()
   result = fj.simulate(
     method, data, data, rounds=rounds, clients_per_round=selection,
     callbacks=[seen, *options.pop('callbacks', ())], finetune_epochs=0, **options,

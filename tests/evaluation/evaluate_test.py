@@ -217,7 +217,7 @@ def test_a_client_without_training_examples_takes_no_step_of_weight_decay():
 def test_unseen_clients_take_the_model_of_least_training_loss():
   train = helpers.federation([9, 6, 12, 5], seed=1, groups=[0, 1, 0, 1])
   local = helpers.local(chunk=3)
-  models = jax.jit(jax.vmap(local.model.init))(jax.random.split(jax.random.key(3), 3))
+  models = helpers.first_models(local, 3, 3)
   # A fourth model would serve all clients best, but only padding uses it.
   long = local._replace(schedule=Schedule(4, epochs=30))
 

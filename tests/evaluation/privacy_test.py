@@ -108,7 +108,7 @@ def run(tmp_path_factory):
   local = LOCAL._replace(sends=differential_privacy(0.1, 2.0))
   made, folder = algorithms.build('fed_avg', local, weighting='uniform'), None
   folder = tmp_path_factory.mktemp('private')
-  options = {'clients_per_round': 0.4, 'workdir': folder}  # 2 of 4 clients
+  options = {'clients_per_round': 0.4, 'workdir': folder, 'finetune_epochs': 0}
   simulate(made, data, data, rounds=1, **options)
   return folder, simulate(made, data, data, rounds=2, **options)
 

@@ -86,13 +86,18 @@ def test_a_configuration_holds_the_defaults_of_its_method(parsed_flags):
     experiment_flags.configuration('fed_avg', {'num_clusters': 3})
 
 
+BUILT = set()
+
+
 def build_of(text, options):
-  """Builds a method as a row, and flags as options."""
+  """Builds a method as a row, and flags as options, where no test has built it."""
   name, chosen = methods.parse_method(methods.split_label(text)[1])
   methods.check_options(name, options)
   allowed = methods.options(name)
   chosen = {o: x for o, x in (dict(options) | chosen).items() if o in allowed}
-  methods.build(name, helpers.local(), chosen)
+  if (row := f'{name} {chosen}') not in BUILT:
+    methods.build(name, helpers.local(), chosen)
+    BUILT.add(row)
 
 
 @pytest.mark.parametrize('preset', start.preset_names())

@@ -11,7 +11,7 @@ from tests.support.commands import call
 
 QUICK = [
   '--dataset=digits', '--partition=rotated(2)', '--num_clients=6',
-  '--rounds=2', '--local_epochs=1', '--hidden=8',
+  '--rounds=2', '--local_epochs=1', '--hidden=8', '--finetune_epochs=0',
 ]  # fmt: skip
 ROOT = pathlib.Path(__file__).parent
 

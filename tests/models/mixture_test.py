@@ -16,7 +16,7 @@ SIZES = [6, 5, 9, 4]
 
 
 def centers_of(local):
-  return jax.jit(jax.vmap(local.model.init))(jax.random.split(jax.random.key(3), 3))
+  return helpers.first_models(local, 3, 3)
 
 
 def probabilities(model, x):

@@ -327,7 +327,8 @@ def test_the_portrait_is_in_the_users_order(tmp_path):
   )
   local = helpers.local(shape=(4, 4), devices=2, model='logistic')
   algorithm = algorithms.build('fesem', local, num_clusters=2)
-  result = fj.simulate(algorithm, train, test, rounds=1, workdir=tmp_path)
+  options = {'rounds': 1, 'workdir': tmp_path, 'finetune_epochs': 0}
+  result = fj.simulate(algorithm, train, test, **options)
   assert not np.array_equal(result.places, range(7))
   for picture in (result.portrait, files.read_portrait(tmp_path)):
     assert picture['names'].tolist() == NAMES
@@ -390,7 +391,7 @@ def test_features_of_the_file_are_standardized_to_predict(tmp_path):
   model = models.build('logistic', (2,), 2)
   local = fj.local_training(model, optax.sgd(0.5))
   result = fj.simulate(fj.algorithms.fed_avg(local), train, test, rounds=3,
-                       workdir=tmp_path)  # fmt: skip
+                       workdir=tmp_path, finetune_epochs=0)  # fmt: skip
   run = fj.load_run(tmp_path, model)
   of = run.deployed.examples
   outputs = run.deployed.outputs((x - of.mean) / of.deviation)

@@ -52,6 +52,7 @@ def make_method(name, rate=0.1, devices=1, **options):
 built = functools.cache(make_method)
 
 
+@functools.cache
 def maker(name, **options):
   def make(**values):
     return make_method(name, **options, **values)
@@ -64,9 +65,14 @@ def run(algorithm, seed, **others):
   return {'algorithm': algorithm, 'train': train, 'test': test, 'seed': seed, **others}
 
 
+@functools.cache
+def method_of(make, **values):
+  return make(**values)
+
+
 def tuned(make, seed, **values):
   """A run of the method that a function makes of values."""
-  return run(make(**values), seed, make=make, values=values)
+  return run(method_of(make, **values), seed, make=make, values=values)
 
 
 def alone(requests, **options):

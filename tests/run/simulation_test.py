@@ -4,7 +4,6 @@ import signal
 import threading
 
 import jax
-import numpy as np
 import pytest
 
 import fesem_jax as fj
@@ -28,14 +27,6 @@ from tests.support.runs import (
   simulated_linear,
   without_time,
 )
-
-
-def arranged(name):
-  """A method, its local training, training data on two devices, and a key."""
-  algorithm = built(name)
-  train, _ = arrange(algorithm.local, *federation())
-  key = sharding.replicate(jax.random.key(0), algorithm.local.mesh)
-  return algorithm, algorithm.local, train, key
 
 
 def test_a_run_writes_what_the_contract_says(tmp_path):
@@ -111,13 +102,13 @@ def test_a_method_that_decides_on_the_host_resumes_as_if_uninterrupted(tmp_path)
 def test_a_round_is_one_call_that_neither_compiles_nor_transfers(
   name, clients_per_round
 ):
-  algorithm, local, train, key = arranged(name)
+  algorithm, mesh = built(name), built(name).local.mesh
+  train, _ = arrange(algorithm.local, *federation())
+  key = sharding.replicate(jax.random.key(0), mesh)
   state = jax.jit(algorithm.init)(key, train)
   shardings = jax.tree.map(lambda x: x.sharding, state)
   step = jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
-  cohorts = [
-    draw_cohort(0, r, clients_per_round, train, local.mesh) for r in range(1, 5)
-  ]
+  cohorts = [draw_cohort(0, r, clients_per_round, train, mesh) for r in range(1, 5)]
   state, _ = step(state, train, cohorts[0], key)
   jax.block_until_ready(state)
   compiled, count = [], step._cache_size()
@@ -135,25 +126,6 @@ def test_a_round_is_one_call_that_neither_compiles_nor_transfers(
     jax.monitoring.unregister_event_duration_listener(listen)
   assert not [e for e in compiled if 'compile' in e or 'trace' in e]
   assert step._cache_size() == count
-
-
-def test_cohorts_follow_seed_round_and_client_ids_only():
-  local = helpers.local(devices=2)
-  train, test = arrange(local, *federation())
-
-  def draw(data, seed, r, mesh=local.mesh):
-    return sorted(
-      np.append(data.client_ids, -1)[draw_cohort(seed, r, 3, data, mesh).ids]
-    )
-
-  assert draw(train, 0, 1) == draw(train, 0, 1)
-  assert len({tuple(draw(train, 0, r)) for r in range(1, 9)}) > 4
-  assert draw(train, 0, 1) != draw(train, 1, 1)
-  one = helpers.local(devices=1)
-  elsewhere, _ = arrange(one, federation()[0].reorder(np.arange(7)[::-1]), test)
-  result = [i for i in draw(train, 0, 1) if i >= 0]
-  assert [i for i in draw(elsewhere, 0, 1, one.mesh) if i >= 0] == result
-  assert len(result) == 3
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])

@@ -1,5 +1,6 @@
 """Small federations and builders that the tests share."""
 
+import functools
 import itertools
 import re
 import socket
@@ -21,6 +22,13 @@ from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Reduction, Trained
 
 SHAPE, CLASSES = (6,), 3
+
+
+@functools.cache
+def model_of(*description):
+  """A model that tests share, whose start is one program and not many."""
+  model = models.build(*description)
+  return model._replace(init=jax.jit(model.init))
 
 
 def federation(sizes, seed=0, groups=None, shape=SHAPE, classes=CLASSES):
@@ -53,7 +61,7 @@ def local(
 ):
   """A `LocalTraining` of a tiny model."""
   return LocalTraining(
-    models.build(model, shape, classes, hidden),
+    model_of(model, tuple(shape), classes, tuple(hidden)),
     optax.sgd(rate) if optimizer is None else optimizer,
     Schedule(batch_size, epochs, steps),
     chunk,
@@ -76,14 +84,14 @@ def with_precise_init(local):
 
 
 def first_model(local, seed=0):
-  """A random model: layer by layer, each operation would be a program of its own."""
-  return jax.jit(local.model.init)(jax.random.key(seed))
+  """A random model."""
+  return local.model.init(jax.random.key(seed))
 
 
 def first_models(local, count, seed=0):
   """A stack of random models."""
   keys = jax.random.split(jax.random.key(seed), count)
-  return jax.jit(jax.vmap(local.model.init))(keys)
+  return jax.vmap(local.model.init)(keys)
 
 
 def everyone(data):

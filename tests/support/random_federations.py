@@ -341,20 +341,24 @@ over_properties = pytest.mark.parametrize(
 )
 
 
+def restored(state):
+  """A state that a checkpoint held."""
+  with tempfile.TemporaryDirectory() as folder:
+    checkpoints = Checkpoints(pathlib.Path(folder))
+    checkpoints.save(1, state)
+    assert checkpoints.latest_round() == 1
+    result = checkpoints.load(1, jax.tree.map(np.zeros_like, state))
+    checkpoints.close()
+  return result
+
+
 def check_a_resumed_round(programs, case):
   """Asserts that a round after a checkpoint is the same to the bit."""
   data = programs.data_of(case)
   state = programs.init(jax.random.key(case.seed), data)
   state = round_of_all(programs, state, data, jax.random.key(1))[0]
-  with tempfile.TemporaryDirectory() as folder:
-    checkpoints = Checkpoints(pathlib.Path(folder))
-    checkpoints.save(1, state)
-    rounds_done = checkpoints.latest_round()
-    restored = checkpoints.load(rounds_done, jax.tree.map(np.zeros_like, state))
-    checkpoints.close()
-  assert rounds_done == 1
   whole, resumed = (
-    round_of_all(programs, x, data, jax.random.key(2)) for x in (state, restored)
+    round_of_all(programs, x, data, jax.random.key(2)) for x in (state, restored(state))
   )
   assert_equal(whole, resumed)
 

@@ -170,6 +170,7 @@ class Reference(NamedTuple):
     cohorts: of the rounds in turn.
     dropout: whether clients drop out.
     data_of: number of the round -> federation; None is `two_absent`.
+    layout: of the examples on two devices.
     start: algorithm, data -> its first state.
     atol: of numbers near 0, by field; 1e-5 elsewhere.
   """
@@ -183,6 +184,7 @@ class Reference(NamedTuple):
   cohorts: tuple[tuple[int, ...], ...] = COHORTS
   dropout: bool = True
   data_of: Callable | None = None
+  layout: str = 'sharded'
   start: Callable = initial
   atol: dict[str, float] = {}  # noqa: RUF012
 
@@ -360,7 +362,8 @@ def fed_dyn(clients, state, dyn_alpha):
   return clients.report(losses)
 
 
-@references('fed_dane', {'prox_mu': 0.4}, {'prox_mu': 0.4, 'same_cohort': True})
+@references('fed_dane', {'prox_mu': 0.4, 'same_cohort': True})
+@references('fed_dane', {'prox_mu': 0.4}, layout='replicated')  # Else draws differ.
 def fed_dane(clients, state, prox_mu, same_cohort=False):
   first, (x,) = clients.drawn, state['params']
   if not (same_cohort or clients.everyone):

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.lax import Precision
 
 from fesem_jax import algorithms, models
 from fesem_jax.core import sharding
@@ -23,7 +22,6 @@ from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.utils.errors import UserError
 from tests.support import random_federations
-from tests.support.helpers import product_precisions
 from tests.support.methods import (
   ALL_CLIENTS,
   METHODS,
@@ -114,10 +112,14 @@ MORE = [
   if (name, task) not in EVERY_METHOD
 ]  # fmt: skip
 # By day those that tests/algorithms/properties_test.py leaves to the night, a global
-# model and centers. FedRC has FedEM's round there, FedGroup's start trains as Robust's.
+# model and centers, but for what differs from these in a penalty or the server's step:
+# tests/algorithms/reference_test.py has their rounds, precision and checkpoints.
 BY_DAY = [
   row for row in EVERY_METHOD
-  if row[0] not in SHAPES_OF_ROUND or row[0] in ('fed_avg', 'fesem')
+  if row[0] in (
+    'fed_avg', 'fesem', 'fed_rep', 'fed_group', 'stocfl', 'fed_few', 'fed_gwc',
+    'fed_dyn', 'per_fed_avg', 'fed_ala', 'moon', 'fed_buff', 'centralized',
+  )
 ]  # fmt: skip
 TRACED = [
   (name, task) for name in POSSIBLE for task in POSSIBLE[name]
@@ -170,17 +172,6 @@ def test_training_lowers_the_loss(row):
   assert np.isfinite(deployed(made.algorithm, state, data)).all()
 
 
-@over_rows([row for row in EVERY_METHOD if row[0] not in SHAPES_OF_ROUND])
-def test_every_product_of_a_round_says_its_precision(row):
-  made, key = programs(*row), jax.random.key(0)
-  data, full = DATA[row[1]](FULL), row[0] in ALL_CLIENTS
-  cohort = random_federations.cohort_of(range(CLIENTS), full)
-  state = jax.device_get(made.init(key, data))
-  result = product_precisions(made.step.trace(state, data, cohort, key).jaxpr.jaxpr)
-  assert result
-  assert set(result) == {(Precision.HIGHEST, Precision.HIGHEST)}
-
-
 @pytest.mark.parametrize(
   'row', rest_by_night(zip(TRACED), by_day=8), ids=['-'.join(row) for row in TRACED]
 )
@@ -195,15 +186,9 @@ def test_other_tasks_have_the_same_rounds(row):
   assert info.train_loss.shape == ()
 
 
-# By night those that differ from one of these in a penalty or the server's step.
-SPLIT_BY_DAY = {
-  'fed_avg', 'fesem', 'fed_rep', 'fed_group', 'stocfl', 'fed_few', 'fed_gwc', 'fed_dyn',
-  'per_fed_avg', 'fed_ala', 'moon', 'fed_buff', 'centralized',
-}  # fmt: skip
-
-
 @pytest.mark.slow
-@over_rows(EVERY_METHOD, [row for row in BY_DAY if row[0] in SPLIT_BY_DAY])
+# By day tests/algorithms/reference_test.py splits the data of all but this method.
+@over_rows(EVERY_METHOD, [row for row in BY_DAY if row[0] == 'fed_buff'])
 def test_data_split_by_client_change_memory_only(row):
   name, task = row
   changes = local(task, 2, 2)._replace(shared_start='on')

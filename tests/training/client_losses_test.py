@@ -35,8 +35,7 @@ from tests.support.nights import rest_by_night
 def test_losses_of_each_example_match_reference(chunk, devices):
   data = helpers.federation([300, 7, 101, 1])
   local = helpers.local(chunk=chunk, devices=devices)
-  init = jax.jit(jax.vmap(local.model.init))
-  models = init(jax.random.split(jax.random.key(0), 3))
+  models = helpers.first_models(local, 3)
   ids = np.array([2, 0, 3, 4, 1, 4], np.int32)  # 4 is an empty place.
   data, _ = arrange(local, data, data, data_placement='replicated')
   places = {int(c): p for p, c in enumerate(np.asarray(data.client_ids))}
@@ -102,8 +101,7 @@ def test_losses_of_every_client_match_reference(devices, placement):
 
 def test_clients_choose_the_first_of_the_models_of_least_loss():
   data, local = helpers.federation([30, 7, 12, 1], groups=[0, 1, 0, 1]), helpers.local()
-  init = jax.jit(jax.vmap(local.model.init))
-  models = init(jax.random.split(jax.random.key(0), 3))
+  models = helpers.first_models(local, 3)
   # The second is not a number, and the last the first again.
   models = jax.tree.map(
     lambda x: jnp.concatenate([x.at[1].set(jnp.nan), x[:1]]), models
@@ -125,7 +123,7 @@ def test_clients_choose_the_first_of_the_models_of_least_loss():
 @pytest.mark.parametrize('chunk', [1, 3])
 def test_losses_of_own_models_match_reference(chunk):
   data, local = helpers.federation([130, 7, 12]), helpers.local(chunk=chunk)
-  stack = jax.jit(jax.vmap(local.model.init))(jax.random.split(jax.random.key(0), 4))
+  stack = helpers.first_models(local, 4)
   cohort = Cohort(np.array([2, 3, 0, 1], np.int32), False)  # 3 is an empty place.
   got = np.asarray(personal_losses(local, stack, data, cohort))
   for row, i in ((0, 2), (2, 0), (3, 1)):
@@ -156,7 +154,7 @@ def test_gradients_that_are_not_finite_count_for_nothing():
 def test_gradients_of_each_client_and_their_sum_match_reference(chunk, devices):
   data = helpers.federation([30, 7, 12, 1])
   local = helpers.local(chunk=chunk, devices=devices)
-  stack = tree.expand(jax.jit(local.model.init)(jax.random.key(0)))
+  stack = tree.expand(helpers.first_model(local))
   ids, counts = [2, 0, 4, 3], jnp.array([True, False, True, True])
   cohort = Cohort(np.array(ids, np.int32), False)  # 4 is an empty place.
 

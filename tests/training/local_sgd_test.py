@@ -22,11 +22,6 @@ SIZES = [6, 3, 8, 5]
 KEY = jax.random.key(3)
 
 
-def models(local, count, seed=0):
-  init = jax.jit(jax.vmap(local.model.init))
-  return init(jax.random.split(jax.random.key(seed), count))
-
-
 def train(local, data, starts, **options):
   run = jax.jit(
     lambda data: helpers.trained_cohort(
@@ -49,7 +44,10 @@ def trained_by(one, local, starts, data, **options):
 
 def test_transformations_of_gradients_come_before_the_optimizer_in_their_order():
   data, local = helpers.federation(SIZES), helpers.local(epochs=2, chunk=3)
-  start, personal = models(local, 1), models(local, 4, seed=7)
+  start, personal = (
+    helpers.first_models(local, 1),
+    helpers.first_models(local, 4, seed=7),
+  )
 
   def fading(correction):
     def update(grads, step, params):
@@ -83,7 +81,7 @@ def test_clients_of_very_unequal_sizes_match_the_reference():
   sizes = [2, 200, 3, 1, 0, *[2] * 10]
   data, local = helpers.federation(sizes), helpers.local(2, chunk=len(sizes))
   assert batching.are_unequal(local.schedule, data)
-  start = models(local, 1)
+  start = helpers.first_models(local, 1)
   trained = train(local, data, ClientModels(start))
   assert trained.steps.tolist() == [-(-size // 2) for size in sizes]
   for i in np.flatnonzero(sizes):
@@ -97,7 +95,7 @@ def test_clients_of_very_unequal_sizes_match_the_reference():
 def test_only_the_named_layers_learn():
   data = helpers.federation(SIZES)
   local = helpers.local(epochs=2, chunk=3, hidden=(5, 4))
-  start = models(local, 1)
+  start = helpers.first_models(local, 1)
   trained = train(local, data, ClientModels(start), layers=('dense1',), penalty=0.3)
   model = reference.from_params(start, 0)
   sizes = [sum(part.size for part in layer) for layer in model]
@@ -177,7 +175,7 @@ def test_two_trainings_of_a_client_draw_different_noise():
     first, second = local_sgd(client), local_sgd(client)
     return second.after(first), first.params, second.params
 
-  start = ClientModels(models(local, 1))
+  start = ClientModels(helpers.first_models(local, 1))
   trained = trained_by(one, local, start, data)
   apart = tree.row_distances(trained.params, trained.state)
   assert (np.asarray(apart) > 1e-3).all()
