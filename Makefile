@@ -85,7 +85,9 @@ WORKERS ?= 2
 # The compiler allocates small objects by the million. With the allocator of Debian's
 # package libjemalloc2, used where it is installed, tests take a sixth less time.
 JEMALLOC := $(firstword $(wildcard /usr/lib/*-linux-gnu/libjemalloc.so.2))
-PYTEST := $(if $(JEMALLOC),LD_PRELOAD=$(JEMALLOC) MALLOC_CONF=thp:always )$(BIN)/python \
+# Threads of BLAS and OpenMP would spin, a core each, beside those of the other worker.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+  $(if $(JEMALLOC),LD_PRELOAD=$(JEMALLOC) MALLOC_CONF=thp:always )$(BIN)/python \
   -m pytest -n $(WORKERS) --dist worksteal
 
 test: install

@@ -7,7 +7,7 @@ import pytest
 from fesem_jax import algorithms
 from fesem_jax.core.types import Cohort
 from tests.support import helpers
-from tests.support.methods import federation, initial, run
+from tests.support.methods import federation, initial
 from tests.support.random_federations import assert_equal
 
 
@@ -23,7 +23,9 @@ from tests.support.random_federations import assert_equal
 def test_a_round_without_clients_changes_nothing(name, options):
   data, hidden = federation(), (3,) if name == 'fed_ala' else ()
   algorithm = algorithms.build(name, helpers.local(hidden=hidden), **options)
-  empty, step = Cohort(np.full(2, 6, np.int32), False), jax.jit(algorithm.step)
-  for before in (initial(algorithm, data), run(algorithm, data, rounds=1)[0]):
-    after, _ = step(jax.device_get(before), data, empty, jax.random.key(1))
+  some, empty = (Cohort(np.array(ids, np.int32), False) for ids in ([0, 1], [6, 6]))
+  key, step = jax.random.key(1), jax.jit(algorithm.step)
+  start = jax.device_get(initial(algorithm, data))
+  for before in (start, step(start, data, some, key)[0]):
+    after, _ = step(jax.device_get(before), data, empty, key)
     assert_equal(after, before)

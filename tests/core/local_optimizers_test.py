@@ -49,7 +49,7 @@ NOISY = [optax.noisy_sgd(1.0, 1.0, 0.0, key=7), raw_noise]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('noisy', NOISY)
+@pytest.mark.parametrize('noisy', rest_by_night(NOISY))
 def test_noise_is_that_of_the_client_the_round_and_the_key(noisy):
   def made(seed):
     if noisy is raw_noise:
