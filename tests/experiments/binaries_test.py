@@ -234,7 +234,7 @@ def test_data_are_inspected_subsampled_converted_and_drawn(tmp_path):
 
 @pytest.mark.slow
 def test_run_resume_and_figures(tmp_path):
-  args = [*QUICK, '--algorithm=fesem', '--num_clusters=4', '--workdir=here']
+  args = [*LOGISTIC, '--algorithm=fesem', '--num_clusters=4', '--workdir=here']
   first = spawn('run', *args, cwd=tmp_path)
   assert first.returncode == 0, first.stderr
   assert 'fesem on digits: 12 clients' in first.stdout
