@@ -11,11 +11,11 @@ DIES = """
 import os, pathlib, signal
 from fesem_jax.algorithms import build
 
-def method(local, *, deaths=1):
-  path = pathlib.Path(f'died{deaths}')
-  died = path.stat().st_size if path.exists() else 0
-  if 'SUBMITIT_EXECUTOR' in os.environ and died < deaths:
-    path.write_text('x' * (died + 1))
+def method(local):
+  path = pathlib.Path('died')
+  deaths = path.stat().st_size if path.exists() else 0
+  if 'SUBMITIT_EXECUTOR' in os.environ and deaths < 2:
+    path.write_text('x' * (deaths + 1))
     os.kill(os.getpid(), signal.SIGKILL)
   return build('fed_avg', local)
 """
@@ -25,7 +25,8 @@ def method(local, *, deaths=1):
 def test_a_job_that_dies_costs_its_own_runs_alone(tmp_path, monkeypatch, caplog):
   def compare(*given):
     command = ['--launcher=processes', '--num_seeds=1', '--num_clients=4', '--rounds=1']
-    return call('compare', *command, '--workdir=runs', '--quiet', *given, cwd=tmp_path)
+    command += ['--algorithms=fed_avg,Dies=dies:method', '--workdir=runs', '--quiet']
+    return call('compare', *command, *given, cwd=tmp_path)
 
   def times():
     return [path.stat().st_mtime_ns for path in tmp_path.glob('runs/*/*/metrics.jsonl')]
@@ -34,16 +35,14 @@ def test_a_job_that_dies_costs_its_own_runs_alone(tmp_path, monkeypatch, caplog)
   (tmp_path / 'dies.py').write_text(DIES)
   monkeypatch.setenv('PYTHONPATH', f'{ROOT}:{tmp_path}')
   monkeypatch.syspath_prepend(tmp_path)
-  monkeypatch.setattr(cluster, '_LAG_SECONDS', 1.0)
-  monkeypatch.setattr(cluster, '_MOST_TRIES', 1)
-  monkeypatch.setattr(cluster, '_POLL_SECONDS', 0.3)
-  methods = '--algorithms=fed_avg,Once=dies:method,Often=dies:method(deaths=9)'
-  assert 'parts are done; repeat' in compare(methods, '--workers=3', '--wait=0').stdout
-  done = compare(methods)
+  for name, value in (('LAG_SECONDS', 1.0), ('MOST_TRIES', 1), ('POLL_SECONDS', 0.3)):
+    monkeypatch.setattr(cluster, f'_{name}', value)
+  assert 'parts are done; repeat' in compare('--wait=0').stdout
+  done = compare()
   assert done.returncode == 1
-  assert re.search(r'Often: job died .no result.; see /', done.stderr)
-  assert 'Once: job died (no result); see' in caplog.text
-  before = times()
-  assert len(before) == 2
-  assert compare('--algorithms=fed_avg,Once=dies:method', '--wait=0').returncode == 0
-  assert times() == before
+  assert re.search(r'Dies: job died .no result.; see /', done.stderr)
+  assert 'Dies: job died (no result); see' in caplog.text
+  (before,) = times()
+  assert compare().returncode == 0
+  assert before in times()
+  assert len(times()) == 2
