@@ -82,7 +82,8 @@ def test_an_unknown_topology_is_refused(topology):
 def test_the_command_line_plans_for_this_machine(tmp_path):
   done = spawn(
     'plan', '--algorithm=fesem', '--dataset=digits', '--partition=rotated',
-    '--num_clients=20', '--num_devices=2', '--json=plan.json', cwd=tmp_path,
+    '--num_clients=20', '--num_devices=2', '--json=plan.json', '--model=logistic',
+    cwd=tmp_path,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   made = json.loads((tmp_path / 'plan.json').read_text())
