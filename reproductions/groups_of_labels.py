@@ -1,5 +1,6 @@
 """Published groups of clients with different labels: MNIST and CIFAR-10."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import flax.linen as nn
@@ -18,7 +19,7 @@ FOURS = ((0, 1, 2, 3), (2, 3, 4, 5), (4, 5, 0, 1), (0, 2, 4, 6), (1, 3, 5, 6))
 SWAPS = ((0, 3, 8, 9), (1, 4, 6, 9), (1, 2, 3, 6), (3, 5, 4, 7))
 
 
-def _images(dataset: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def images(dataset: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """X [T, ...], y [T] and split [T] (0 training, 1 test) of MNIST or CIFAR-10."""
   pool = sources.read(dataset)
   split = np.zeros(len(pool.y), np.int32)
@@ -28,7 +29,7 @@ def _images(dataset: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _standard_mnist() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """MNIST of `_images` in float32 with mean 0 and deviation 1, as in these papers."""
-  x, y, split = _images('mnist')
+  x, y, split = images('mnist')
   return (x.astype(np.float32) / 255 - 0.1307) / 0.3081, y, split
 
 
@@ -45,7 +46,7 @@ def clove(
   Each group has so many clients, with so many examples for training and for testing,
   drawn without replacement within a group.
   """
-  x, y, split = _images(dataset)
+  x, y, split = images(dataset)
   rng = np.random.default_rng(0)
   groups = {0: [range(10)] * len(SWAPS), 1: PAIRS, 2: FOURS}[skew]
   rows, names, clusters = [], [], []
@@ -165,22 +166,23 @@ class _Cnn(nn.Module):
     return nn.Dense(self.num_classes, name='logits')(x)
 
 
-class _TanhLeNet(nn.Module):
-  """LeNet-5 with tanh and means of 2x2."""
+class _MeanLeNet(nn.Module):
+  """LeNet-5 with means of 2x2."""
 
   num_classes: int
+  activation: Callable[[jax.Array], jax.Array] = nn.tanh
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     x = x.reshape(*x.shape[:3], -1)
     for i, features in enumerate((6, 16)):
       padding: Literal['SAME', 'VALID'] = 'VALID' if i else 'SAME'
-      x = nn.tanh(models.Conv(features, 5, padding, name=f'conv{i}')(x))
+      x = self.activation(models.Conv(features, 5, padding, name=f'conv{i}')(x))
       n, h, w, c = x.shape
       x = x.reshape(n, h // 2, 2, w // 2, 2, c).mean((2, 4))
     x = x.reshape(x.shape[0], -1)
     for i, width in enumerate((120, 84)):
-      x = nn.tanh(nn.Dense(width, name=f'dense{i}')(x))
+      x = self.activation(nn.Dense(width, name=f'dense{i}')(x))
     return nn.Dense(self.num_classes, name='logits')(x)
 
 
@@ -203,7 +205,12 @@ class _NormedCnn(nn.Module):
 
 def cfla_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:
   """CFLA's network of MNIST."""
-  return models.from_flax(_TanhLeNet(num_classes), example_shape)
+  return models.from_flax(_MeanLeNet(num_classes), example_shape)
+
+
+def flux_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:
+  """FLUX's LeNet-5, with ReLU."""
+  return models.from_flax(_MeanLeNet(num_classes, nn.relu), example_shape)
 
 
 def clove_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:

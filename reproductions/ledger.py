@@ -70,7 +70,7 @@ def curve(cell: Cell, workdir: pathlib.Path) -> list[tuple[int, float]]:
       if record['round'] and 'ari' in record:
         points.append((record['round'], float(record['ari'])))
     elif 'deployed' in record:
-      kind = 'finetuned' if cell.measure == 'finetuned' else 'deployed'
+      kind = cell.measure if cell.measure in record else 'deployed'
       points.append((record['round'], 100 * record[kind]['micro_accuracy']))
   return points
 
@@ -105,7 +105,7 @@ def half_interval(cell: Cell, values: Sequence[float]) -> float | None:
   """
   if cell.deviation is None or cell.published_seeds < 2:
     return None
-  n, m = len(values), cell.published_seeds
+  n, m = 1 if cell.averaged else len(values), cell.published_seeds
   published = cell.deviation**2
   ours = float(np.var(values, ddof=1)) if n > 1 else published
   variance, freedom = ours / n + published / m, m - 1.0

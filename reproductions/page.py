@@ -60,9 +60,10 @@ A cell may have these fields too:
 |---|---|
 | `deviation`, `published_seeds` | published standard deviation and number of seeds |
 | `rounding` | half width of an "about" value |
-| `measure` | `deployed`, `finetuned`, `ari`, `seconds`, or `rounds` to the `--target` |
+| `measure` | one of `recipes.MEASURES`; `rounds` are those to the `--target` |
 | `report` | the `last`, `best` or `first` evaluation |
-| `seeds` | number of seeds |
+| `seeds` | number of seeds; `{seed}` in flags is the seed |
+| `averaged` | whether the published figure is the mean over these seeds |
 | `rates` | learning rates; the best one counts, by the metric on test examples |
 | `hours` | expected processor hours |
 | `comparable` | why the cell cannot be compared |
@@ -90,7 +91,7 @@ def here(cell: Cell, entry: ledger.Entry | None) -> str:
   if mean is None:
     return 'not reached'
   digits, _ = MEASURES[cell.measure]
-  if len(entry['values']) == 1:
+  if len(entry['values']) == 1 or cell.averaged:
     return f'{mean:.{digits}f}'
   import numpy as np
 

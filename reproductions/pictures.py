@@ -50,7 +50,8 @@ def of(recipe: Recipe, kept: pathlib.Path) -> dict[str, list[Any]]:
     '_table': [
       Value(
         cell.row, cell.measure, cell.published, ledger.half_published(cell),
-        ledger.mean(of_cell['values']), ledger.half_here(of_cell['values']),
+        ledger.mean(of_cell['values']),
+        None if cell.averaged else ledger.half_here(of_cell['values']),
         not cell.comparable,
       )
       for cell in recipe.cells

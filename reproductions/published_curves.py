@@ -22,6 +22,7 @@ from .pictures import Line, Value
 _LABELS = {
   'deployed': 'Test accuracy in %',
   'finetuned': 'Test accuracy of fine-tuned models in %',
+  'unlabeled': 'Test accuracy without labels in %',
   'ari': 'Adjusted Rand index',
   'rounds': 'Rounds to the target',
   'seconds': 'Seconds',

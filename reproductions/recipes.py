@@ -18,6 +18,7 @@ MEASURES = {
   'deployed': (2, '%'),
   'finetuned': (2, '%'),
   'rounds': (0, 'rounds'),
+  'unlabeled': (2, '%'),
   'ari': (2, 'ARI'),
   'seconds': (0, 's'),
 }
@@ -40,7 +41,8 @@ class Cell(NamedTuple):
   report: str = 'last'  # which evaluation, one of `REPORTS`
   # Learning rates, of which the best counts; empty: the rate of the flags.
   rates: tuple[float, ...] = ()
-  seeds: int = 1  # number of seeds, which are 0, 1, ...
+  seeds: int = 1  # number of seeds, which are 0, 1, ...; "{seed}" in flags is a seed
+  averaged: bool = False  # whether the published figure is a mean over these seeds
   hours: float = 0.0  # approximate processor hours of all its runs
   comparable: str = ''  # why the cell cannot be compared; '' if it can
   why: str = ''  # known reasons for a difference

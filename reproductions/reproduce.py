@@ -50,7 +50,8 @@ SMALL_TOLERANCE = 0.3
 def run_flags(cell: Cell, rate: float | None, seed: int) -> list[str]:
   """The flags of one run."""
   of_rate = [] if rate is None else [f'--learning_rate={rate:g}']
-  return [*cell.flags, *of_rate, f'--seed={seed}']
+  flags = [flag.replace('{seed}', str(seed)) for flag in cell.flags]
+  return [*flags, *of_rate, f'--seed={seed}']
 
 
 def carry_out(command: list[str], workdir: pathlib.Path) -> None:
@@ -190,6 +191,7 @@ def reproduce(
     if known is None:
       print(f'{recipe.name}/{cell.name}: {cell.row}')
       workdirs, tuned = run_cell(source, folder)
+      workdirs = workdirs[: cell.seeds]
       known = entry(cell._replace(flags=source.flags), workdirs, tuned)
       ledger.write(kept, recipe.name, cell.name, known)
       budget -= (known['processor_hours'] or 0) if not finished else 0
@@ -197,7 +199,7 @@ def reproduce(
       if before is not None:
         of_before = f'commit {str(before.get("commit"))[:8]}'
         note = f'the ledger had {page.here(cell, before)} ({of_before}); '
-    elif is_stale(source, known):
+    elif is_stale(source._replace(seeds=cell.seeds), known):
       file = ledger.path(kept, recipe.name, cell.name)
       raise UserError(f'{file}: has other flags than {cell.name}; delete it')
     else:
