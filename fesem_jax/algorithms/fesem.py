@@ -47,7 +47,7 @@ from fesem_jax.utils.ranges import Count, Index, NotNegative
 class FesemState(NamedTuple):
   centers: Params  # [K, ...] W~(k)
   assignment: jax.Array  # [M] int32 r_i
-  client_params: Any  # [M, ...] W_i after its last training; None if streamed
+  client_params: Any  # [M, ...] last W_i, which no step reads; None if streamed
   rounds: jax.Array  # [] int32 rounds done
   server: Any = ()  # state of the server optimizer
 
@@ -99,8 +99,8 @@ def fesem(
       client trains K random models and joins the best one.
     init_epochs: local epochs before the first clustering.
     init_restarts: restarts of the first clustering, by k-means; the best one is kept.
-    init_clients: number of random clients in the first clustering, 0 for all; at most
-      `MAX_INITIAL_CLIENTS` unless `client_state` is 'stacked'.
+    init_clients: number of random clients that the first k-means sees, 0 for all; at
+      most `MAX_INITIAL_CLIENTS` unless `client_state` is 'stacked'.
     client_state: where W_i of all clients are kept: 'stacked' on the devices,
       'offloaded' in host memory; 'streamed' keeps none.
   """

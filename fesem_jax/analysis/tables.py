@@ -394,7 +394,7 @@ def _notes(runs: 'DataFrame', against: 'DataFrame', compared: Any) -> list[str]:
   if several:
     holm_text = ", Holm's correction" * (compared.correct == 'holm')
     first += f'; °: as the best (paired t-test, p ≥ {1 - LEVEL:.2g}{holm_text})'
-  second = 'Costs: median seconds a round; mean bytes up and down, start included.'
+  second = 'Costs: median seconds a round; total bytes, those at the start included.'
   if len(against):
     head = heading(against.attrs['column'])
     paired = ', paired over seeds, with Student intervals' * several

@@ -45,7 +45,7 @@ def simulate(
     algorithm: the method; its `local` is the local training.
     train: training split.
     test: test split of the same clients.
-    rounds: total number of rounds, including those of a resumed run.
+    rounds: total number of rounds, including those before a run was resumed.
     seed: seed of all random numbers.
     clients_per_round: number of clients drawn uniformly in each round, or their share
       if it is below 1; 0 is all clients. Or a `selection.Selection`.
@@ -55,14 +55,14 @@ def simulate(
       `deployed` metrics.
     unseen: training and test split of clients that do not train, such as the second
       pair of `data.hold_out_clients`. After the last round, each client is evaluated
-      with the model of lowest loss on its training examples, or the method's choice.
+      with the model of lowest training loss, or by `Algorithm.unseen_models`.
     later_phases: data that replace `train` and `test` at later rounds: the phases of
       `data.load_phases` except the first. All phases need the same shapes.
     patience: ends the run of a clustered method after this many rounds in which no
       client changed its cluster and the objective (FeSEM's Eq. 6), if measured,
       changed by less than 0.1 %; 0 disables it.
     progress: whether to show the progress.
-    workdir: folder of metrics, summary, checkpoints and figures, or a `Workdir` with
+    workdir: folder of metrics, summary, checkpoints and models, or a `Workdir` with
       what to save; None writes nothing. An unfinished run in this folder is resumed;
       a run with another seed, method, model or data is refused.
     callbacks: `Callback` objects, which watch the run and can end it.

@@ -22,7 +22,7 @@ class Workdir(NamedTuple):
   """The folder of a run, and what is kept there.
 
   Attributes:
-    path: where metrics, summary, checkpoints and figures go.
+    path: where metrics, summary, checkpoints and models go.
     checkpoint_every: rounds between checkpoints; 0 saves after the last only.
     resume: whether to continue the run that the folder holds.
     save_models: whether it gets the deployed models for `load_run`; None saves up to

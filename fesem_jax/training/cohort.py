@@ -46,7 +46,7 @@ class Call(NamedTuple):
   inputs: Any
   broadcast: Any
   per_chunk: int  # maximum number of clients that train side by side
-  # Kernels that clients store as changes of a shared start; see `shared_start`.
+  # Dense layers that clients store as changes of a shared start; see `shared_start`.
   kernels: tuple[Kernel, ...] = ()
   epochs: jax.Array | None = None  # [S] int32 in place of the schedule's epochs
 
@@ -103,23 +103,23 @@ def for_each_client(
     `Trained`, split over the mesh; its `state` has the new states.
 
   Raises:
-    UserError: if `starts` has not S rows, or if `update_client` does not call
+    UserError: if `starts` is not of S clients, or if `update_client` does not call
       `Client.send` although attacks or `local.sends` change the models sent.
   """
   per_chunk = local.clients_per_chunk
   call = Call(
     update_client, local, starts, cohort, key, state, inputs, broadcast, per_chunk
   )
-  return run(call, data, reduction)
+  return _map(call, data, reduction)
 
 
-def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
+def _map(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   if (calls := _CALLS.get()) is not None:
     calls.append(call)
   noise = call.local.sends and call.local.sends.server
-  memory = client_memory.OF_ROUND.get()
-  if memory is not None:
-    call = call._replace(state=(call.state, memory.of(call.cohort)))
+  values = client_memory.OF_ROUND.get()
+  if values is not None:
+    call = call._replace(state=(call.state, values.of(call.cohort)))
   update_client, local, starts, cohort, key, *_, kernels, _ = call
   _check(call, reduction)
   steps = local.num_steps(data, cohort.ids, call.epochs)
@@ -144,19 +144,19 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     state, sizes = old[1].state, device_data.sizes(ids)
 
     def train_client(steps, id, size, key, starts, state, inputs):
-      state, kept_memory = (state, {}) if memory is None else state
+      state, kept_memory = (state, {}) if values is None else state
       client = Client(
         local, device_data, id, size, steps, key, starts._replace(shared=models), rate,
         state, inputs, broadcast, memory=kept_memory,
       )  # fmt: skip
       model, sent, client_state = update_client(client)
       _check_sent(sent, client)
-      if memory is not None:
-        client_state = memory.collect(state, client_state, kept_memory, client.to_keep)
+      if values is not None:
+        client_state = values.collect(state, client_state, kept_memory, client.to_keep)
       finite = functools.reduce(jnp.logical_and, client.sent_finite, model.finite)
       return sent, client_state, (model.loss, finite, model.steps)
 
-    # No steps in empty slots, or for clients whose rows are elsewhere.
+    # No steps in empty slots, or for clients whose examples are on other devices.
     steps = jnp.where(sizes > 0, steps, 0)
     keys = device_data.keys_of(round_key, ids)
     args = ids, sizes, keys, starts, state, inputs
@@ -187,7 +187,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       args = () if fold_broadcast is None else (fold_broadcast,)
       with clipped(variable(noise.clip)) if noise else contextlib.nullcontext():
         folded, sums = reduction.fold(trained, starts, sums, *args)
-    # `run` adds these fields: XLA on a CPU cannot compile a loop that copies
+    # `_map` adds these fields: XLA on a CPU cannot compile a loop that copies
     # `arrived` of single clients (jaxlib 0.10.2, unequal sizes, full batches).
     cohort_fields: dict[str, Any] = {'ids': None, 'arrived': None}
     trained = trained._replace(params=None, folded=folded, **cohort_fields)
@@ -206,15 +206,15 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     sums=reduction.sums,
     into=(into, old_state),
     replaces=in_place or call.state is not None,
-    group=starts.choice if kernels else None,  # Chunks have clients of few centers.
+    group=starts.choice if kernels else None,  # At most two centers a chunk.
     num_groups=num_groups,
     finish=finish,
     # Few complete models at a time, so that they stay in the cache.
     part=call.per_chunk if sums_only else local.clients_per_chunk,
   )
   sums = noised(noise, key, sums, local.unsent) if noise else sums
-  if memory is not None:
-    trained = trained._replace(state=memory.store(cohort, trained.state))
+  if values is not None:
+    trained = trained._replace(state=values.store(cohort, trained.state))
   return trained._replace(ids=cohort.ids, params=params, arrived=arrived, sums=sums)
 
 
@@ -282,7 +282,7 @@ def train_cohort(
     local = _with_epochs(local, epochs)
   poisons = data.attack is not None and data.attack.poisons_models
   if (poisons or local.sends is not None) and reduction.sent != 'nothing':
-    local = local._replace(shared_start='off')  # Both change complete models.
+    local = local._replace(shared_start='off')  # These need complete models.
   kernels, per_chunk = shared_kernels.choose(local, starts, data, shape[0], layers)
 
   def update_client(client):
@@ -300,7 +300,7 @@ def train_cohort(
   if epochs is not None:
     bounded_epochs = jnp.minimum(epochs, local.schedule.epochs)
   call = Call(update_client, local, starts, cohort, key, None, inputs, None, per_chunk)
-  return run(call._replace(kernels=kernels, epochs=bounded_epochs), data, reduction)
+  return _map(call._replace(kernels=kernels, epochs=bounded_epochs), data, reduction)
 
 
 def _with_epochs(local: LocalTraining, epochs: jax.Array) -> LocalTraining:
