@@ -140,8 +140,8 @@ def test_frozen_layers_of_train_only_still_count_their_batches():
 
 REFUSED = [
   'apfl', 'cfl_gp', 'fed_ala', 'fed_amp', 'fed_buff', 'fed_cluster', 'fed_dyn',
-  'fed_group', 'fed_nova', 'flux', 'moon', 'p_fed_me', 'per_fed_avg', 'robust',
-  'stocfl',
+  'fed_group', 'fed_gwc', 'fed_nova', 'flux', 'moon', 'p_fed_me', 'per_fed_avg',
+  'robust', 'stocfl',
 ]  # fmt: skip
 
 
