@@ -38,7 +38,7 @@ from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.comparison import build as build_comparison
 from fesem_jax.server.optimizers import ServerOptimizer, mask_batch_stats
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.privacy import check_reduced
+from fesem_jax.training.privacy import check_noised
 from fesem_jax.training.trained import Reduction, Weighting
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Count, Index, NotNegative
@@ -93,7 +93,7 @@ def fesem(
     weighting: weights of clients in Eq. 6 and 9.
     aggregation: replaces the mean of Eq. 9; see `robust.aggregation`.
     server_optimizer: moves each center along the mean change of its clients' models.
-    track_objective: whether a round reports Eq. 6 after each of its three steps.
+    track_objective: whether Eq. 6 is also reported before the E- and the M-step.
     init_models: where local training before the first clustering starts: one 'common'
       random model (the paper) or a 'random' model for each client. With 'by_loss', a
       client trains K random models and joins the best one.
@@ -110,7 +110,7 @@ def fesem(
   stacked, streamed = client_state == 'stacked', client_state == 'streamed'
   check(stacked or not aggregate, 'aggregation: needs client_state=stacked')
   check(stacked or init_models == 'common', 'init_models: needs client_state=stacked')
-  check_reduced(local, None, keeps_models=aggregate is not None)
+  check_noised(local, None, keeps_models=aggregate is not None)
   aggregates_matched = comparison.align is not None and aggregate is not None
   if not stacked:
     init_clients = min(init_clients or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
@@ -149,9 +149,9 @@ def fesem(
 
   def e_step(chunk, starts, sums, broadcast):  # Eq. 8
     assignment, distance, models = assign(comparison, chunk, starts, *broadcast)
-    centers, matched = starts.shared, chunk._replace(params=models)
-    sums = sums.add_start_distances(matched, starts.choice, weighting, centers)
-    sums = sums.add(matched, assignment, distance, weighting, centers)
+    centers, trained = starts.shared, chunk._replace(params=models)
+    sums = sums.add_start_distances(trained, starts.choice, weighting, centers)
+    sums = sums.add(trained, assignment, distance, weighting, centers)
     return (assignment, models if aggregates_matched else None), sums
 
   def m_step(trained, assignment, state):

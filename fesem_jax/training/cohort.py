@@ -23,7 +23,7 @@ from fesem_jax.training import client_memory, shared_kernels
 from fesem_jax.training.kernel_change import Kernel
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import Client, LocalModel
-from fesem_jax.training.privacy import check_reduced, noised
+from fesem_jax.training.privacy import check_noised, noised
 from fesem_jax.training.shared_start import add_to_one, changes_sgd, whole_models
 from fesem_jax.training.trained import Reduction, Trained
 from fesem_jax.utils.errors import check
@@ -92,7 +92,7 @@ def for_each_client(
     starts: the models from which the S clients of the cohort start.
     data: training split.
     cohort: S clients.
-    key: key of this round, folded with `data.client_ids`.
+    key: key of this round; clients fold in their ids.
     reduction: reduces the models sent; the default returns all of them.
     state: [S, ...] states of the clients, `Client.state`.
     inputs: [S, ...] further inputs of the clients, `Client.inputs`.
@@ -117,9 +117,9 @@ def _map(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   if (calls := _CALLS.get()) is not None:
     calls.append(call)
   noise = call.local.sends and call.local.sends.server
-  values = client_memory.OF_ROUND.get()
-  if values is not None:
-    call = call._replace(state=(call.state, values.of(call.cohort)))
+  memory = client_memory.OF_ROUND.get()  # what clients keep from round to round
+  if memory is not None:
+    call = call._replace(state=(call.state, memory.of(call.cohort)))
   update_client, local, starts, cohort, key, *_, kernels, _ = call
   _check(call, reduction)
   steps = local.num_steps(data, cohort.ids, call.epochs)
@@ -134,7 +134,7 @@ def _map(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   into, start_rows = reduction.into, starts._replace(shared=None)
   if in_place:
     into, start_rows = starts.personal, start_rows._replace(personal=None)
-  old_state = Trained._make([None] * len(Trained._fields))._replace(state=call.state)
+  old_rows = Trained._make([None] * len(Trained._fields))._replace(state=call.state)
 
   def body(common: Any, ids: jax.Array, rows: Any, old: Any, sums: Any) -> Any:
     (models, broadcast, device_data, round_key, rate), _ = common
@@ -144,15 +144,15 @@ def _map(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     state, sizes = old[1].state, device_data.sizes(ids)
 
     def train_client(steps, id, size, key, starts, state, inputs):
-      state, kept_memory = (state, {}) if values is None else state
+      state, kept_memory = (state, {}) if memory is None else state
       client = Client(
         local, device_data, id, size, steps, key, starts._replace(shared=models), rate,
         state, inputs, broadcast, memory=kept_memory,
       )  # fmt: skip
       model, sent, client_state = update_client(client)
       _check_sent(sent, client)
-      if values is not None:
-        client_state = values.collect(state, client_state, kept_memory, client.to_keep)
+      if memory is not None:
+        client_state = memory.collect(state, client_state, kept_memory, client.to_keep)
       finite = functools.reduce(jnp.logical_and, client.sent_finite, model.finite)
       return sent, client_state, (model.loss, finite, model.steps)
 
@@ -187,7 +187,7 @@ def _map(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       args = () if fold_broadcast is None else (fold_broadcast,)
       with clipped(variable(noise.clip)) if noise else contextlib.nullcontext():
         folded, sums = reduction.fold(trained, starts, sums, *args)
-    # `_map` adds these fields: XLA on a CPU cannot compile a loop that copies
+    # Set after `map_clients`: XLA on a CPU cannot compile a loop that copies
     # `arrived` of single clients (jaxlib 0.10.2, unequal sizes, full batches).
     cohort_fields: dict[str, Any] = {'ids': None, 'arrived': None}
     trained = trained._replace(params=None, folded=folded, **cohort_fields)
@@ -204,17 +204,17 @@ def _map(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     empty=data.num_clients,
     mesh=local.mesh,
     sums=reduction.sums,
-    into=(into, old_state),
+    into=(into, old_rows),
     replaces=in_place or call.state is not None,
     group=starts.choice if kernels else None,  # At most two centers a chunk.
     num_groups=num_groups,
     finish=finish,
-    # Few complete models at a time, so that they stay in the cache.
+    # Complete models stay in the cache if they are few.
     part=call.per_chunk if sums_only else local.clients_per_chunk,
   )
   sums = noised(noise, key, sums, local.unsent) if noise else sums
-  if values is not None:
-    trained = trained._replace(state=values.store(cohort, trained.state))
+  if memory is not None:
+    trained = trained._replace(state=memory.store(cohort, trained.state))
   return trained._replace(ids=cohort.ids, params=params, arrived=arrived, sums=sums)
 
 
@@ -226,7 +226,7 @@ def _check(call: Call, reduction: Reduction) -> None:
   are_sent = call.starts.shared is not None or reduction.sent == 'personal'
   if call.local.sends is not None and are_sent and not reduction.noised:
     keeps_models = reduction.keep and reduction.sent != 'nothing'
-    check_reduced(call.local, reduction.sums, keeps_models)
+    check_noised(call.local, reduction.sums, keeps_models)
   parts = call.inputs, call.state, reduction.into, call.epochs
   chex.assert_tree_shape_prefix(parts, (count,))
 

@@ -124,7 +124,7 @@ def means(
   return sums.mean_of(noised(privacy, key, total, local.unsent), origins)
 
 
-def check_reduced(local: LocalTraining, total: Any, keeps_models: bool) -> None:
+def check_noised(local: LocalTraining, total: Any, keeps_models: bool) -> None:
   """Raises `UserError` if models would escape the server's noise."""
   if local.sends is None or local.sends.server is None:
     return
