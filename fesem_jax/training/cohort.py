@@ -110,10 +110,10 @@ def for_each_client(
   call = Call(
     update_client, local, starts, cohort, key, state, inputs, broadcast, per_chunk
   )
-  return _map(call, data, reduction)
+  return map_all(call, data, reduction)
 
 
-def _map(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
+def map_all(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   if (calls := _CALLS.get()) is not None:
     calls.append(call)
   noise = call.local.sends and call.local.sends.server
@@ -300,7 +300,7 @@ def train_cohort(
   if epochs is not None:
     bounded_epochs = jnp.minimum(epochs, local.schedule.epochs)
   call = Call(update_client, local, starts, cohort, key, None, inputs, None, per_chunk)
-  return _map(call._replace(kernels=kernels, epochs=bounded_epochs), data, reduction)
+  return map_all(call._replace(kernels=kernels, epochs=bounded_epochs), data, reduction)
 
 
 def _with_epochs(local: LocalTraining, epochs: jax.Array) -> LocalTraining:

@@ -12,13 +12,13 @@ from tests.support.methods import federation
 @pytest.fixture
 def kept(monkeypatch):
   """Whether each training of a cohort that is traced keeps its models."""
-  seen, real = [], cohort.run
+  seen, real = [], cohort.map_all
 
-  def run(call, data, reduction):
+  def map_all(call, data, reduction):
     seen.append(reduction.keep)
     return real(call, data, reduction)
 
-  monkeypatch.setattr(cohort, 'run', run)
+  monkeypatch.setattr(cohort, 'map_all', map_all)
   return seen
 
 
