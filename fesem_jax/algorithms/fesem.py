@@ -93,7 +93,7 @@ def fesem(
     weighting: weights of clients in Eq. 6 and 9.
     aggregation: replaces the mean of Eq. 9; see `robust.aggregation`.
     server_optimizer: moves each center along the mean change of its clients' models.
-    track_objective: whether Eq. 6 is also reported before the E- and the M-step.
+    track_objective: whether to also report Eq. 6 after training and after the E-step.
     init_models: where local training before the first clustering starts: one 'common'
       random model (the paper) or a 'random' model for each client. With 'by_loss', a
       client trains K random models and joins the best one.

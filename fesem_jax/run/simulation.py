@@ -58,9 +58,9 @@ def simulate(
       with the model of lowest training loss, or by `Algorithm.unseen_models`.
     later_phases: data that replace `train` and `test` at later rounds: the phases of
       `data.load_phases` except the first. All phases need the same shapes.
-    patience: ends the run of a clustered method after this many rounds in which no
-      client changed its cluster and the objective (FeSEM's Eq. 6), if measured,
-      changed by less than 0.1 %; 0 disables it.
+    patience: ends the run of a clustered method after this many rounds in which all
+      clients keep their clusters and the objective (FeSEM's Eq. 6), if measured,
+      changes by less than 0.1 %; 0 disables it.
     progress: whether to show the progress.
     workdir: folder of metrics, summary, checkpoints and models, or a `Workdir` with
       what to save; None writes nothing. An unfinished run in this folder is resumed;

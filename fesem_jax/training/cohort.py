@@ -59,7 +59,7 @@ _CALLS: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def record_calls() -> Iterator[list[Call]]:
-  """Records the calls of `for_each_client` that JAX traces within the block."""
+  """Records the cohort trainings that JAX traces within the block."""
   calls: list[Call] = []
   token = _CALLS.set(calls)
   try:
@@ -134,7 +134,7 @@ def map_all(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   into, start_rows = reduction.into, starts._replace(shared=None)
   if in_place:
     into, start_rows = starts.personal, start_rows._replace(personal=None)
-  old_rows = Trained._make([None] * len(Trained._fields))._replace(state=call.state)
+  old_trained = Trained._make([None] * len(Trained._fields))._replace(state=call.state)
 
   def body(common: Any, ids: jax.Array, rows: Any, old: Any, sums: Any) -> Any:
     (models, broadcast, device_data, round_key, rate), _ = common
@@ -187,7 +187,7 @@ def map_all(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       args = () if fold_broadcast is None else (fold_broadcast,)
       with clipped(variable(noise.clip)) if noise else contextlib.nullcontext():
         folded, sums = reduction.fold(trained, starts, sums, *args)
-    # Set after `map_clients`: XLA on a CPU cannot compile a loop that copies
+    # Filled in at the end: XLA on a CPU cannot compile a loop that copies
     # `arrived` of single clients (jaxlib 0.10.2, unequal sizes, full batches).
     cohort_fields: dict[str, Any] = {'ids': None, 'arrived': None}
     trained = trained._replace(params=None, folded=folded, **cohort_fields)
@@ -204,12 +204,12 @@ def map_all(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     empty=data.num_clients,
     mesh=local.mesh,
     sums=reduction.sums,
-    into=(into, old_rows),
+    into=(into, old_trained),
     replaces=in_place or call.state is not None,
     group=starts.choice if kernels else None,  # At most two centers a chunk.
     num_groups=num_groups,
     finish=finish,
-    # Complete models stay in the cache if they are few.
+    # `finish` forms few complete models at once, for the cache.
     part=call.per_chunk if sums_only else local.clients_per_chunk,
   )
   sums = noised(noise, key, sums, local.unsent) if noise else sums
@@ -269,11 +269,11 @@ def train_cohort(
     epochs: [S] int32 epochs of clients; if traced, at most those of `local`.
 
   Raises:
-    UserError: as `for_each_client`, and if `starts` has several models but no `choice`.
+    UserError: as `for_each_client`, and of several models without choice or mixture.
   """
   shape = cohort.ids.shape
-  has_choice = starts.choice is not None or starts.mixture is not None
-  is_clear = has_choice or starts.num_models() <= 1
+  has_either = starts.choice is not None or starts.mixture is not None
+  is_clear = has_either or starts.num_models() <= 1
   check(is_clear, 'starts: several models need choice, the model of each client')
   if penalty is not None:
     penalty = jnp.broadcast_to(jnp.asarray(penalty, jnp.float32), shape)
