@@ -129,12 +129,12 @@ def map_all(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   sums_only = bool(kernels and reduction.mean_by) and num_groups == 1
   unequal = batching.are_unequal(local.schedule, data)
 
-  # If all models are personal, new models overwrite old ones in place.
+  # New states, and models if all are personal, overwrite the old ones.
   in_place = reduction.keep and starts.shared is None
   into, start_rows = reduction.into, starts._replace(shared=None)
   if in_place:
     into, start_rows = starts.personal, start_rows._replace(personal=None)
-  old_trained = Trained._make([None] * len(Trained._fields))._replace(state=call.state)
+  old_states = Trained._make([None] * len(Trained._fields))._replace(state=call.state)
 
   def body(common: Any, ids: jax.Array, rows: Any, old: Any, sums: Any) -> Any:
     (models, broadcast, device_data, round_key, rate), _ = common
@@ -204,7 +204,7 @@ def map_all(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     empty=data.num_clients,
     mesh=local.mesh,
     sums=reduction.sums,
-    into=(into, old_trained),
+    into=(into, old_states),
     replaces=in_place or call.state is not None,
     group=starts.choice if kernels else None,  # At most two centers a chunk.
     num_groups=num_groups,
@@ -232,7 +232,7 @@ def _check(call: Call, reduction: Reduction) -> None:
 
 
 def _check_sent(sent: Params, client: Client) -> None:
-  """Raises `UserError` if a client sends a model without `Client.send`."""
+  """Raises `UserError` if a model to change bypasses `Client.send`."""
   attack, sends = client.data.attack, client.local.sends
   changes_models = sends is not None or (attack is not None and attack.poisons_models)
   bypasses = changes_models and sent is not None and not client.sent
