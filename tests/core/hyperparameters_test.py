@@ -168,7 +168,7 @@ NUMBERS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('name', 'options'), rest_by_night(NUMBERS, by_day=4), ids=[n for n, _ in NUMBERS]
+  ('name', 'options'), rest_by_night(NUMBERS, by_day=2), ids=[n for n, _ in NUMBERS]
 )
 def test_programs_of_a_method_read_every_number_that_it_declares(name, options):
   """With other values they give what the method of these values gives."""

@@ -156,7 +156,7 @@ def test_a_run_of_two_processes_is_that_of_one_which_can_continue_it(
   assert_same_arrays(*map(process_worker.arrays_of, (resumed, expected)))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_processes_of_split_data_are_one_process(done, tmp_path):
   index = int(SHARDED.removeprefix('sharded'))
   assert process_worker.cohort_size(index) == 4
