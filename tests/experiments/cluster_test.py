@@ -21,7 +21,7 @@ def method(local):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_job_that_dies_costs_its_own_runs_alone(tmp_path, monkeypatch, caplog):
   def compare(*given):
     command = ['--launcher=processes', '--num_seeds=1', '--num_clients=4', '--rounds=1']
