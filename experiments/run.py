@@ -68,7 +68,8 @@ def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.ERROR)
   config = chosen_configuration()
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
-  pages.prepare()
+  if processes.is_first():
+    pages.prepare()
   result = specs.run(config, experiment_flags.machine(), workdir, say=_say)
   shown = {'report': f.report, 'columns': tuple(tables.COLUMNS)}
   recorded = Recorded.of(result, f.algorithm.strip(), config['seed'], config)

@@ -28,7 +28,7 @@ def images(dataset: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _standard_mnist() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """MNIST of `_images` in float32 with mean 0 and deviation 1, as in these papers."""
+  """MNIST of `images` in float32 with mean 0 and deviation 1, as in these papers."""
   x, y, split = images('mnist')
   return (x.astype(np.float32) / 255 - 0.1307) / 0.3081, y, split
 

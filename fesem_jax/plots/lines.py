@@ -54,10 +54,14 @@ def average(rounds: pd.DataFrame, metric: str, over: str = 'round') -> pd.DataFr
   wide['x'] = wide['round'] if over == 'round' else wide.get(over, np.nan)
   wide = wide.reindex(columns=[*keys, 'x', metric]).dropna()
   groups = wide.groupby(['method', 'round'], observed=True)
-  statistics = {'mean': (metric, 'mean'), 'std': (metric, 'std')}
-  frame = groups.agg(x=('x', 'mean'), **statistics, seeds=(metric, 'count'))
-  seeds = frame['seeds'].groupby('method', observed=True).transform('max')
-  frame = frame[frame['seeds'] == seeds].reset_index()
+  return over_runs(groups[metric]).join(groups['x'].mean()).reset_index()
+
+
+def over_runs(values: Any) -> pd.DataFrame:
+  """`mean`, `low`, `high` and `seeds` of `average`, of values by keys and the round."""
+  frame = values.agg(['mean', 'std', 'count']).rename(columns={'count': 'seeds'})
+  curves = frame['seeds'].groupby(frame.index.names[:-1], observed=True)
+  frame = frame[frame['seeds'] == curves.transform('max')]
   std = frame.pop('std')
   return frame.assign(low=frame['mean'] - std, high=frame['mean'] + std)
 

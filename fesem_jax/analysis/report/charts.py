@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fesem_jax.analysis import tables
-from fesem_jax.plots.lines import metric_name
+from fesem_jax.plots.lines import metric_name, over_runs
 from fesem_jax.utils.palette import PALETTE
 
 _POINTS, _CLIENTS = 200, 2000  # Of a curve, and of a run, at most.
@@ -68,21 +68,14 @@ def curves(rounds: pd.DataFrame) -> dict[str, Any]:
   return _spec(alt.layer(band, base.mark_line(), points), metric_menu, over)
 
 
-def _factor(metric: str) -> float:
-  return tables.metric(metric).factor
-
-
 def _averages(rounds: pd.DataFrame) -> pd.DataFrame:
   """Every metric's mean and deviation over runs, in rounds that all runs have."""
   rows = rounds.dropna(subset='value').astype({'method': str})
-  values = rows.groupby(['metric', 'method', 'round'])['value']
-  frame = values.agg(['mean', 'std', 'count']).rename(columns={'count': 'seeds'})
-  all_runs = frame['seeds'].groupby(['metric', 'method']).transform('max')
-  frame = frame[frame['seeds'] == all_runs].reset_index()
-  std, factor = frame.pop('std').fillna(0), frame['metric'].map(_factor)
-  ends = {'low': frame['mean'] - std, 'high': frame['mean'] + std}
-  numbers = frame.assign(**ends)[['mean', 'low', 'high']].mul(factor, axis=0)
-  return frame.assign(**numbers)
+  frame = over_runs(rows.groupby(['metric', 'method', 'round'])['value']).reset_index()
+  ends = ['mean', 'low', 'high']  # One run has no interval.
+  factor = frame['metric'].map(lambda metric: tables.metric(metric).factor)
+  frame[ends] = frame[ends].ffill(axis=1).mul(factor, axis=0)
+  return frame
 
 
 def clients(frame: pd.DataFrame) -> dict[str, Any]:
