@@ -45,6 +45,7 @@ def content(comparison: Comparison) -> dict[str, Any]:
   several = runs['task'].dropna().unique() if 'task' in runs else []
   check(len(several) < 2, f'workdirs: runs are of several tasks, {", ".join(several)}')
   done = runs['status'].str.match('finished|ended')
+  count = f'{len(runs)} run{"s" * (len(runs) > 1)}'
   first = _runs(frames, runs.drop_duplicates('method')['run'])
   points = _clients(first)
   splits = ', '.join(runs.get('config.evaluate_on', pd.Series(['test'])).unique())
@@ -55,7 +56,7 @@ def content(comparison: Comparison) -> dict[str, Any]:
   with pd.option_context('display.max_colwidth', 255):
     return {
       'title': printable(_title(runs), 120),
-      'what': f'{len(runs)} runs, {done.sum()} finished, measured on {splits} examples',
+      'what': f'{count}, {done.sum()} finished, measured on {splits} examples',
       'table': Markup(table.to_html()) if table else '',
       'notes': table.notes if table else ['No run has finished.'],
       'specs': specs,
