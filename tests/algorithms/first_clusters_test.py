@@ -118,15 +118,20 @@ def test_clients_choose_their_first_cluster_by_what_they_trained():
     ))  # fmt: skip
     return choose(data, key)
 
-  def half(key, start, trained):
-    return jax.tree.map(lambda s, w: s + (w - s) / 2, start, trained)
+  @jax.jit
+  def scaled(data, key, factor):
+    def send(key, start, trained):
+      return jax.tree.map(lambda s, w: s + factor * (w - s), start, trained)
+
+    local = plain._replace(sends=Sends(send))
+    return train_and_choose(local, data, helpers.everyone(data), key, 3, 'uniform')
 
   clear = result(plain)
   choice = np.asarray(clear.assignment)
   draw_key = prng_streams.fold(key, prng_streams.DRAWS)
   starts = matrix(random_models(plain, draw_key, 3))[choice]
   trained = matrix(clear.trained.params)
-  halved = result(plain._replace(sends=Sends(half)))
+  halved = scaled(data, key, 0.5)
   np.testing.assert_array_equal(halved.assignment, choice)
   assert_close(matrix(halved.trained.params), (starts + trained) / 2)
   lying = Attack(np.ones(6, bool), (attacks.Replacement(),))
@@ -139,9 +144,7 @@ def test_clients_choose_their_first_cluster_by_what_they_trained():
   assert np.abs(matrix(noisy.trained.params) - trained).max() > 0.1
   means = [matrix(noisy.trained.params)[choice == k].mean(axis=0) for k in set(choice)]
   assert_close(matrix(noisy.centers)[sorted(set(choice))], np.stack(means))
-  infinite = result(plain._replace(sends=Sends(lambda k, s, w: jax.tree.map(
-    lambda x: x / 0.0, w
-  ))))  # fmt: skip
+  infinite = scaled(data, key, np.inf)
   assert not np.asarray(infinite.trained.finite).any()
   assert_close(matrix(infinite.trained.params), starts)
 

@@ -31,12 +31,12 @@ def trained():
   local = helpers.local(chunk=3, shape=SHAPE, model='small_cnn')
   algorithm = algorithms.build('fesem', local, num_clusters=2, init_restarts=2)
   state = jax.jit(algorithm.init)(jax.random.key(0), data)
-  step = jax.jit(algorithm.step)
   cohort = helpers.everyone(data)
+  lowered = jax.jit(algorithm.step).lower(state, data, cohort, jax.random.key(0))
+  step = lowered.compile()
   for r in range(2):
     state, info = step(state, data, cohort, jax.random.key(r + 1))
-  program = step.lower(state, data, cohort, jax.random.key(0)).as_text()
-  return algorithm.deployed(state, data), info, program
+  return algorithm.deployed(state, data), info, lowered.as_text()
 
 
 on_the_cpu = functools.cache(trained)

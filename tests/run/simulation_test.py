@@ -2,6 +2,7 @@ import json
 import os
 import signal
 import threading
+import time
 
 import jax
 import pytest
@@ -137,7 +138,7 @@ def test_signals_save_and_say_how_to_continue(number, tmp_path):
     while not (tmp_path / 'metrics.jsonl').exists() or (
       (tmp_path / 'metrics.jsonl').read_text().count('\n') < 3
     ):
-      pass
+      time.sleep(0.01)
     os.kill(os.getpid(), number)
 
   timer = threading.Thread(target=press)
