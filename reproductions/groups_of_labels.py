@@ -1,7 +1,7 @@
 """Published groups of clients with different labels: MNIST and CIFAR-10."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -40,19 +40,23 @@ def clove(
   examples: int = 500,
   test: int = 100,
   dataset: str = 'mnist',
+  seed: int = 0,
 ) -> dict[str, np.ndarray]:
   """CLoVE's label skew 1 (`PAIRS`), 2 (`FOURS`), or 0: concept shift (`SWAPS`).
 
   Each group has so many clients, with so many examples for training and for testing,
-  drawn without replacement within a group.
+  drawn without replacement within a group. 3 is label skew 2 as the code draws it.
   """
   x, y, split = images(dataset)
-  rng = np.random.default_rng(0)
-  groups = {0: [range(10)] * len(SWAPS), 1: PAIRS, 2: FOURS}[skew]
+  rng = np.random.default_rng(seed)
+  groups = {0: [range(10)] * len(SWAPS), 1: PAIRS, 2: FOURS, 3: ()}[skew]
+  pools = _drawn_fours(y, split, rng) if skew == 3 else []
+  for classes in groups:
+    fitting = np.isin(y, list(classes))
+    pools.append([np.flatnonzero(fitting & (split == part)) for part in (0, 1)])
   rows, names, clusters = [], [], []
-  for group, classes in enumerate(groups):
-    for part, count in ((0, examples), (1, test)):
-      fitting = np.flatnonzero(np.isin(y, list(classes)) & (split == part))
+  for group, pool in enumerate(pools):
+    for fitting, count in zip(pool, (examples, test), strict=True):
       count = min(count, len(fitting) // clients)
       rows.append(rng.permutation(fitting)[: clients * count])
       names.append(group * clients + np.repeat(np.arange(clients), count))
@@ -68,6 +72,36 @@ def clove(
     'x': x[row], 'y': labels, 'client': np.concatenate(names).astype(str),
     'split': split[row], 'cluster': cluster,
   }  # fmt: skip
+
+
+def _drawn_fours(y: Any, split: Any, rng: np.random.Generator) -> list[list[Any]]:
+  """Training and test images of five drawn sets of four labels; any two share two.
+
+  Sets divide a tenth of the images of a label evenly and the others by Dirichlet(0.5).
+  Until all sets have 5,100 for training (510 for testing), it rises in steps of 5 %.
+  """
+  sets = list[set[int]]()
+  while len(sets) < 5:
+    labels = set(rng.choice(10, 4, replace=False))
+    if all(len(labels & other) == 2 for other in sets):
+      sets.append(labels)
+
+  def deal(part: int, even: float) -> list[Any]:
+    pools: list[Any] = [[] for _ in sets]
+    for label in range(10):
+      row = rng.permutation(np.flatnonzero((y == label) & (split == part)))
+      owners = [
+        pool for pool, labels in zip(pools, sets, strict=True) if label in labels
+      ]
+      shares = rng.dirichlet(np.full(len(owners), 0.5)) if owners else np.ones(1)
+      shares = even / len(shares) + (1 - even) * shares
+      ends = (np.cumsum(shares)[:-1] * len(row)).astype(int)
+      for pool, piece in zip(owners, np.split(row, ends), strict=False):
+        pool.extend(piece)
+    enough = min(map(len, pools)) >= (510 if part else 5100)
+    return pools if enough else deal(part, even + 0.05)
+
+  return [list(pool) for pool in zip(deal(0, 0.1), deal(1, 0.1), strict=True)]
 
 
 def cfla() -> dict[str, np.ndarray]:
@@ -190,16 +224,19 @@ class _NormedCnn(nn.Module):
   """Four convolutions 3x3, each with BatchNorm, ReLU and a maximum of 2x2."""
 
   num_classes: int
+  width: int
+  dropout: float
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
-    for i, features in enumerate((16, 32, 64, 128)):
-      x = models.Conv(features, 3, name=f'conv{i}')(x)
+    for i in range(4):
+      x = models.Conv(self.width * 2**i, 3, name=f'conv{i}')(x)
       x = nn.BatchNorm(not train, momentum=0.99, epsilon=1e-3, name=f'norm{i}')(x)
       x = conv.max_pool(nn.relu(x))
     x = x.reshape(x.shape[0], -1)
-    for i, width in enumerate((256, 128)):
-      x = nn.relu(nn.Dense(width, name=f'dense{i}')(x))
+    for i in range(2):
+      x = nn.relu(nn.Dense(self.width * 16 // 2**i, name=f'dense{i}')(x))
+      x = nn.Dropout(self.dropout, deterministic=not train)(x)
     return nn.Dense(self.num_classes, name='logits')(x)
 
 
@@ -218,12 +255,18 @@ def clove_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:
   return models.from_flax(_Cnn((6, 16), (), num_classes), example_shape)
 
 
-def clove_cifar_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:
-  """CLoVE's network of CIFAR-10 at a quarter of its widths; no dropout.
+def clove_cifar_cnn(
+  example_shape: tuple[int, ...],
+  num_classes: int,
+  *,
+  width: int = 16,
+  dropout: float = 0.0,
+) -> Model:
+  """CLoVE's network of CIFAR-10, which has 64 as `width` and 0.5 as `dropout`.
 
   BatchNorm is that of Keras, which FlexCFL's code uses.
   """
-  return models.from_flax(_NormedCnn(num_classes), example_shape)
+  return models.from_flax(_NormedCnn(num_classes, width, dropout), example_shape)
 
 
 def fed_proto_cnn(example_shape: tuple[int, ...], num_classes: int) -> Model:

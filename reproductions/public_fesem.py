@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from fesem_jax.algorithms.common.centers import deployed
 from fesem_jax.algorithms.fesem import FesemState, fesem
@@ -13,7 +14,8 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels, RoundInfo
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training import one_client
+from fesem_jax.training.cohort import for_each_client, train_cohort
 from fesem_jax.utils import processes
 
 
@@ -57,6 +59,56 @@ def one_client_a_round(local: LocalTraining) -> Algorithm:
     alone = Cohort(data.positions(client), everyone=False, round=cohort.round)
     trained = train_cohort(local, ClientModels(state.centers), data, alone, key)
     return state._replace(centers=trained.params), trained.info()
+
+  return Algorithm(local, init, step, deployed)
+
+
+class OneOptimizerState(NamedTuple):
+  """State of `one_optimizer`."""
+
+  centers: Params  # [1, ...]
+  assignment: jax.Array  # [M] int32, all 0
+  moments: optax.OptState  # [1, ...] of the optimizer
+
+
+@recorded
+def one_optimizer(local: LocalTraining) -> Algorithm:
+  """`one_client_a_round`, with the one optimizer of FlexCFL's one Keras model.
+
+  All clients train in each round, in the order drawn, from the center. The moments and
+  the number of steps pass from client to client and from round to round; of the models,
+  the first client's is the new center.
+  """
+
+  def init(key, data):
+    center = tree.repeat(local.model.init(key), 1)
+    clusters = jnp.zeros(data.num_clients, jnp.int32)
+    return OneOptimizerState(center, clusters, jax.vmap(local.optimizer.init)(center))
+
+  def update(client):
+    def step(t, carry, batch):
+      loss, grads = jax.value_and_grad(batch.loss)(carry[0])
+      new = client.descend(t, grads, carry[1], carry[0])
+      return one_client.where(batch.active, new, carry), loss
+
+    carry = client.start, client.state
+    (params, moments), loss = one_client.over_batches(client, carry, step)
+    finite = one_client.all_finite(params)
+    model = one_client.LocalModel(params, loss, finite, client.steps)
+    return model, client.send(model, client.received), moments
+
+  def step(state, data, cohort, key):
+    starts = ClientModels(state.centers)
+
+    def train(moments, client):
+      alone = Cohort(data.positions(client[None]), everyone=False, round=cohort.round)
+      trained = for_each_client(update, local, starts, data, alone, key, state=moments)
+      return trained.state, (trained.params, trained.info())
+
+    order = jax.random.permutation(key, data.num_clients)
+    moments, results = jax.lax.scan(train, state.moments, order)
+    center, info = jax.tree.map(lambda x: x[0], results)
+    return state._replace(centers=center, moments=moments), info
 
   return Algorithm(local, init, step, deployed)
 
