@@ -33,6 +33,12 @@ def equal_centers(local: LocalTraining, *, num_clusters: int = 10) -> Algorithm:
   return method._replace(init=init)
 
 
+def _alone(local: LocalTraining, data: Any, client: Any, cohort: Cohort) -> Cohort:
+  """The cohort of one client on the first device; others get an empty slot."""
+  ids = jnp.full(local.mesh.size, -1).at[0].set(client)
+  return Cohort(data.positions(ids), everyone=False, round=cohort.round)
+
+
 class OneClientState(NamedTuple):
   """State of `one_client_a_round`."""
 
@@ -55,10 +61,11 @@ def one_client_a_round(local: LocalTraining) -> Algorithm:
     return OneClientState(tree.repeat(local.model.init(key), 1), clusters)
 
   def step(state, data, cohort, key):
-    client = jax.random.randint(key, (1,), 0, data.num_clients)
-    alone = Cohort(data.positions(client), everyone=False, round=cohort.round)
+    client = jax.random.randint(key, (1,), 0, len(data.info.names))
+    alone = _alone(local, data, client[0], cohort)
     trained = train_cohort(local, ClientModels(state.centers), data, alone, key)
-    return state._replace(centers=trained.params), trained.info()
+    center = tree.take(trained.params, jnp.zeros(1, jnp.int32))
+    return state._replace(centers=center), trained.info()
 
   return Algorithm(local, init, step, deployed)
 
@@ -68,7 +75,7 @@ class OneOptimizerState(NamedTuple):
 
   centers: Params  # [1, ...]
   assignment: jax.Array  # [M] int32, all 0
-  moments: optax.OptState  # [1, ...] of the optimizer
+  moments: optax.OptState  # of the optimizer
 
 
 @recorded
@@ -81,9 +88,9 @@ def one_optimizer(local: LocalTraining) -> Algorithm:
   """
 
   def init(key, data):
-    center = tree.repeat(local.model.init(key), 1)
-    clusters = jnp.zeros(data.num_clients, jnp.int32)
-    return OneOptimizerState(center, clusters, jax.vmap(local.optimizer.init)(center))
+    model, clusters = local.model.init(key), jnp.zeros(data.num_clients, jnp.int32)
+    moments = local.optimizer.init(model)
+    return OneOptimizerState(tree.repeat(model, 1), clusters, moments)
 
   def update(client):
     def step(t, carry, batch):
@@ -101,14 +108,16 @@ def one_optimizer(local: LocalTraining) -> Algorithm:
     starts = ClientModels(state.centers)
 
     def train(moments, client):
-      alone = Cohort(data.positions(client[None]), everyone=False, round=cohort.round)
-      trained = for_each_client(update, local, starts, data, alone, key, state=moments)
-      return trained.state, (trained.params, trained.info())
+      alone = _alone(local, data, client, cohort)
+      slots = tree.repeat(moments, local.mesh.size)
+      trained = for_each_client(update, local, starts, data, alone, key, state=slots)
+      moments, model = (tree.unstack(x, 0) for x in (trained.state, trained.params))
+      return moments, (model, trained.info())
 
-    order = jax.random.permutation(key, data.num_clients)
+    order = jax.random.permutation(key, len(data.info.names))
     moments, results = jax.lax.scan(train, state.moments, order)
-    center, info = jax.tree.map(lambda x: x[0], results)
-    return state._replace(centers=center, moments=moments), info
+    model, info = tree.unstack(results, 0)
+    return state._replace(centers=tree.repeat(model, 1), moments=moments), info
 
   return Algorithm(local, init, step, deployed)
 
@@ -149,7 +158,7 @@ def chained(
       centers, sums, counts = carry
       k, size = state.assignment[position], data.sizes(position[None])[0]
       start = ClientModels(tree.take(centers, k[None]))
-      alone = Cohort(position[None], everyone=False, round=cohort.round)
+      alone = _alone(local, data, jnp.asarray(data.client_ids)[position], cohort)
       trained = train_cohort(local, start, data, alone, key)
       model = tree.unstack(trained.params, 0)
       centers = jax.tree.map(lambda c, w: c.at[k].set(w), centers, model)

@@ -3,13 +3,20 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from fesem_jax.core.types import Cohort
 from reproductions import public_fesem
 from tests.support import helpers, reference
-from tests.support.methods import assert_close, federation, initial, reference_training
+from tests.support.methods import (
+  assert_close,
+  federation,
+  initial,
+  reference_training,
+  unflatten,
+)
 
-DATA, LOCAL, KEY = federation(), helpers.local(), jax.random.key(4)
+DATA, LOCAL, KEY = federation(), helpers.local(devices=2), jax.random.key(4)
 
 
 def test_a_chain_trains_each_client_from_the_model_before():
@@ -39,9 +46,28 @@ def test_one_client_moves_the_shared_center():
   assert sorted(distances < 1e-5) == [False] * 5 + [True]
 
 
+def test_moments_pass_from_client_to_client():
+  local = helpers.local(optimizer=optax.sgd(0.1, momentum=0.5), devices=2)
+  method = public_fesem.one_optimizer(local)
+  state = initial(method, DATA)
+  after, _ = jax.jit(method.step)(state, DATA, helpers.everyone(DATA), KEY)
+  like = reference.from_params(state.centers, 0)
+  moments, models = 0 * reference.flat(like), []
+  for i in jax.random.permutation(KEY, 6).tolist():
+    model = reference.flat(like)
+    for x, y in helpers.batches(DATA, local.schedule, i, KEY):
+      _, gradient = reference.loss_and_gradient(unflatten(model, like), x, y)
+      moments = 0.5 * moments + reference.flat(gradient)
+      model = model - 0.1 * moments
+    models.append(model)
+  assert_close(reference.vectors(after.centers)[0], models[0])
+  trace = reference.from_params(after.moments[0].trace)
+  assert_close(reference.flat(trace), moments)
+
+
 def test_clients_between_equal_centers_join_the_first():
   method = public_fesem.equal_centers(LOCAL, num_clusters=3)
   state = initial(method, DATA)._replace(assignment=jnp.asarray([2, 1] * 3))
-  cohort = Cohort(jnp.asarray([0, 1, 5]), everyone=False)
+  cohort = Cohort(jnp.asarray([0, 1, 5, 6]), everyone=False)
   after, _ = jax.jit(method.step)(state, DATA, cohort, KEY)
   assert after.assignment.tolist() == [0, 0, 2, 1, 2, 0]

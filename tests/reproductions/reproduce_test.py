@@ -11,11 +11,11 @@ from tests.support import commands
 
 _LEDGER = commands.ROOT / 'benchmarks/results/papers'
 _FIGURES = commands.ROOT / 'docs/figures'
-_MNIST_PAPERS = {
+_ON_REAL_DATA = {
   'cfl_gp', 'clove', 'fesem', 'fesem_elsewhere', 'flower_label_skew', 'flute', 'flux',
-  'ifca', 'mc_mahan',
+  'ifca', 'ifca_cifar', 'mc_mahan',
 }  # fmt: skip
-_CIFAR_PAPERS = {'ifca_cifar'}
+_BY_DAY = {'fed_prox', 'mc_mahan'}  # One paper of each kind of data.
 _OWN = """
 title = "T"
 reference = "R"
@@ -38,55 +38,29 @@ _SPREAD = {'published': 80.0, 'deviation': 0.2, 'published_seeds': 3}
 
 def test_the_ledger_holds_the_values_that_its_recipes_publish():
   for path in _LEDGER.rglob('*.json'):
-    cell = recipes.read(path.parent.name).cell(path.stem)
+    recipe = recipes.read(path.parent.name)
+    cell = recipe.cell(path.stem)
     entry = ledger.read(_LEDGER, path.parent.name, path.stem)
     assert entry['published'] == cell.published
     assert entry['measure'] == cell.measure
     assert len(entry['values']) == len(entry['seeds']) == cell.seeds
     assert entry['commit']
-    recipe = recipes.read(path.parent.name)
     assert not is_stale(recipe.source_of(cell)._replace(seeds=cell.seeds), entry)
 
 
-def _check_small(name, tmp_path):
-  recipe = recipes.read(name)
-  folder = tmp_path / name
-  done = commands.call(
-    'run', *recipe.small_flags(), f'--workdir={folder}', cwd=commands.ROOT
-  )
-  assert done.returncode == 0, done.stderr
-  assert abs(ledger.accuracy(folder) - recipe.small_value) <= SMALL_TOLERANCE
-
-
-# By day one paper of each kind of data.
-_BY_DAY = {'fed_prox', 'mc_mahan'}
-
-
-def _papers(names):
-  """A test of each of these papers' small cells."""
-  values = [
-    pytest.param(name, marks=[pytest.mark.nightly] * (name not in _BY_DAY))
-    for name in sorted(names)
-  ]
-  return pytest.mark.parametrize('name', values)
-
-
-@_papers(set(recipes.names()) - _MNIST_PAPERS - _CIFAR_PAPERS)
-def test_a_small_cell_of_generated_data_comes_out_as_recorded(name, tmp_path):
-  _check_small(name, tmp_path)
-
-
-@_papers(_MNIST_PAPERS)
-def test_a_small_cell_of_mnist_comes_out_as_recorded(name, tmp_path, real_data):
-  assert real_data
-  _check_small(name, tmp_path)
-
-
-@_papers(_CIFAR_PAPERS)
-def test_a_small_cell_of_cifar_comes_out_as_recorded(name, tmp_path, real_data):
-  if not (real_data / 'cifar-10-batches-bin').is_dir():
+@pytest.mark.parametrize(
+  'name',
+  [pytest.param(name, marks=[pytest.mark.nightly] * (name not in _BY_DAY))
+   for name in sorted(recipes.names())],
+)  # fmt: skip
+def test_a_small_cell_comes_out_as_recorded(name, tmp_path, request):
+  data = request.getfixturevalue('real_data') if name in _ON_REAL_DATA else None
+  if name == 'ifca_cifar' and not (data / 'cifar-10-batches-bin').is_dir():
     pytest.skip('the folder of real data has no CIFAR-10 in binary files')
-  _check_small(name, tmp_path)
+  recipe, workdir = recipes.read(name), f'--workdir={tmp_path}'
+  done = commands.call('run', *recipe.small_flags(), workdir, cwd=commands.ROOT)
+  assert done.returncode == 0, done.stderr
+  assert abs(ledger.accuracy(tmp_path) - recipe.small_value) <= SMALL_TOLERANCE
 
 
 @pytest.mark.nightly
