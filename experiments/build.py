@@ -21,7 +21,8 @@ from fesem_jax.core.local_training import LocalTraining, Machine, local_training
 from fesem_jax.core.selection import Selection
 from fesem_jax.core.sending import Sends, chained
 from fesem_jax.core.types import Model
-from fesem_jax.data import attacks
+from fesem_jax.data import attacks, expressions
+from fesem_jax.data.expressions import split_call
 from fesem_jax.models.initializers import INITIALIZERS
 from fesem_jax.models.model_checks import check_model, check_parameters
 from fesem_jax.models.starting import parameters_named, start_from, train_only
@@ -33,9 +34,8 @@ from fesem_jax.training.augmentation import augmentation
 from fesem_jax.training.compression import compression
 from fesem_jax.training.optimizers import local_optimizer
 from fesem_jax.training.privacy import differential_privacy
-from fesem_jax.utils import expressions, progress_lines
+from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import UserError, check
-from fesem_jax.utils.expressions import split_call
 from fesem_jax.utils.safe_files import read_npz, reading
 
 from . import flags as experiment_flags

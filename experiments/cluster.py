@@ -19,11 +19,11 @@ import jax
 from absl import flags, logging
 
 from fesem_jax.core import sharding
+from fesem_jax.data.expressions import split_call, value
 from fesem_jax.run.results.files import read_object
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError, check
-from fesem_jax.utils.expressions import split_call, value
 from fesem_jax.utils.interrupts import SIGNALS
 from fesem_jax.utils.ranges import Range
 

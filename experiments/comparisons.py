@@ -10,9 +10,9 @@ from fesem_jax import partitions
 from fesem_jax.analysis import tuning
 from fesem_jax.analysis.loop import Entry, Planned
 from fesem_jax.analysis.tuning import Search, Values
+from fesem_jax.data.expressions import split, value
 from fesem_jax.utils.display import text_of
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.expressions import split, value
 
 from . import flags as experiment_flags
 from . import methods, specs

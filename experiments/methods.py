@@ -10,12 +10,12 @@ from fesem_jax import algorithms
 from fesem_jax.algorithms import flat_options
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.data import expressions
+from fesem_jax.data.expressions import parse, split_call
 from fesem_jax.data.sources import user_function as load
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.optimizers import ServerOptimizer
-from fesem_jax.utils import expressions
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.expressions import parse, split_call
 from fesem_jax.utils.ranges import check_choice
 
 from .options import (

@@ -17,12 +17,12 @@ from fesem_jax.core.local_training import (
   Precision,
   SharedStart,
 )
-from fesem_jax.data import attacks, sources
+from fesem_jax.data import attacks, expressions, sources
 from fesem_jax.evaluation import curves
 from fesem_jax.models import initializers
 from fesem_jax.run.callbacks import loggers
 from fesem_jax.training import compression, optimizers, privacy
-from fesem_jax.utils import expressions, ranges
+from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.ranges import (
   Count,
@@ -273,7 +273,17 @@ class Option(NamedTuple):
     kinds = next((x for x in get_args(self.hint) if isinstance(x, Kinds)), Kinds(()))
     if isinstance(kinds.kinds, tuple):
       return f'{self.words} {", ".join(kinds.kinds)}'.strip()
-    return f'{self.words}\n{expressions.help_text(kinds.kinds, kinds.hidden)}'
+    lines = [self.words]
+    for name, kind in kinds.kinds.items():
+      parameters = inspect.signature(kind).parameters.values()
+      arguments = [
+        p.name if p.default is p.empty else f'{p.name}={expressions.write(p.default)}'
+        for p in parameters
+        if p.name not in kinds.hidden
+      ]
+      about, *_ = (inspect.getdoc(kind) or '').split('\n\n')
+      lines.append(f'{name}({", ".join(arguments)}): {" ".join(about.split())}')
+    return '\n'.join(lines)
 
   def parse(self, text: str) -> Any:
     return Parser(self.name, self.hint).parse(text)

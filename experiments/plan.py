@@ -15,13 +15,13 @@ from jax.sharding import Mesh
 from fesem_jax.core import placement, sharding
 from fesem_jax.core.selection import cohort_size
 from fesem_jax.data import with_true_groups
+from fesem_jax.data.expressions import split_call
 from fesem_jax.run import planner
 from fesem_jax.run.program_memory import collectives_by_kind
 from fesem_jax.run.runner import Splits
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import in_bytes
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.expressions import split_call
 
 from . import flags as experiment_flags
 from . import methods, run

@@ -7,10 +7,12 @@ import os
 import pathlib
 import re
 import select
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 from absl import app, flags, logging
@@ -18,7 +20,7 @@ from absl import app, flags, logging
 from fesem_jax.utils import processes
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import Diverged, UserError, check
-from fesem_jax.utils.interrupts import Stopped, raise_interrupts
+from fesem_jax.utils.interrupts import SIGNALS, Stopped
 from fesem_jax.utils.ranges import check_choice
 from fesem_jax.utils.safe_files import first_line, reading
 from fesem_jax.utils.version import __version__
@@ -30,6 +32,9 @@ LOST_OTHERS = 75
 # That of a process that SIGPIPE ends, as shells give it.
 CLOSED_PIPE = 141
 INTERRUPTED = 130  # That after a signal of `interrupts.SIGNALS`.
+_PARTING_SECONDS = 3
+# In error messages of JAX after the loss of another process.
+_LOSS = re.compile(r'Gloo|NCCL|coordination service', re.IGNORECASE)
 _PRESETS = pathlib.Path(__file__).parent / 'presets'
 # What absl says before the message of a parser, which names the flag.
 _ABSL = r'(?s)^flag --(\w+)=.*?: (?=\1: )'
@@ -72,7 +77,7 @@ def main_with_clear_errors(
     except MemoryError as e:
       _fail(f'memory: {e}; choose fewer clients or examples')
     except (jax.errors.JaxRuntimeError, ValueError) as e:
-      if processes.is_loss(e):
+      if processes.count() > 1 and _LOSS.search(str(e)):
         _fail(
           f'Another process of this run has ended ({first_line(e)}). Checkpoints are '
           'kept; run the same command again to continue.',
@@ -97,12 +102,23 @@ def main_with_clear_errors(
       if processes.count() == 1:
         raise
       if isinstance(e, BrokenPipeError) and _left_closed_pipe():
-        processes.leave(CLOSED_PIPE)
+        _leave(CLOSED_PIPE)
       if not isinstance(e, SystemExit):
         traceback.print_exc()
-      processes.leave(e.code if isinstance(e, SystemExit) else 1)
+      _leave(e.code if isinstance(e, SystemExit) else 1)
 
   return with_others
+
+
+def _leave(code: Any) -> NoReturn:
+  """Ends this process without waiting for the others, as JAX would for minutes."""
+  for stream in (sys.stdout, sys.stderr):
+    stream.flush()
+  # Otherwise processes that end together report each other as dead.
+  parting = threading.Thread(target=jax.distributed.shutdown, daemon=True)
+  parting.start()
+  parting.join(_PARTING_SECONDS)
+  os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _interrupted(sentence: str) -> NoReturn:
@@ -110,6 +126,13 @@ def _interrupted(sentence: str) -> NoReturn:
   if processes.is_first():
     print(sentence, file=sys.stderr)
   sys.exit(INTERRUPTED)
+
+
+def raise_interrupts() -> None:
+  """Makes `SIGNALS` raise KeyboardInterrupt, but for those ignored or handled."""
+  for number in SIGNALS:
+    if signal.getsignal(number) == signal.SIG_DFL:
+      signal.signal(number, signal.default_int_handler)
 
 
 def parse_flags(argv: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ _WATCHING = _TRAINING | {'evaluation', 'run.callbacks', 'run.results'}
 _RUN = _METHODS | _WATCHING | {'algorithms', 'checks', 'run'}
 MAY_IMPORT = {
   'utils': set(), 'tasks': {'utils'}, 'core': {'tasks', 'utils'}, 'checks': _BASE,
-  'data': _BASE | {'checks'}, 'models': _BASE, 'training': _TRAINING,
+  'data': _BASE | {'checks'}, 'models': _BASE | {'data'}, 'training': _TRAINING,
   'server': _TRAINING, 'evaluation': _TRAINING,
   'algorithms': _METHODS, 'run.results': _BASE | {'data', 'evaluation', 'models'},
   'run.callbacks': _WATCHING, 'run': _RUN, 'analysis': _RUN,

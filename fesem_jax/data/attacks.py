@@ -20,8 +20,9 @@ from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.federated_data import Attack, FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
+from fesem_jax.data import expressions
 from fesem_jax.tasks import CLASSIFICATION
-from fesem_jax.utils import expressions, ranges
+from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import check
 
 Array = np.ndarray

@@ -10,10 +10,10 @@ from typing import Any
 
 from fesem_jax.core import prng_streams
 from fesem_jax.data import images, leaf, libraries, own_files, synthetic, text, tff
+from fesem_jax.data.expressions import build, split_call
 from fesem_jax.data.partitions.partition import with_test
 from fesem_jax.data.pool import Pool, from_arrays
 from fesem_jax.data.reading import Request
-from fesem_jax.utils import expressions
 
 # A function gets a `Request` and options, and returns a `Pool` or, as a dict, the
 # arguments of `from_arrays`.
@@ -70,10 +70,10 @@ def read(
   kinds: dict[str, Callable[..., Any]] = {
     name: functools.partial(f, request) for name, f in SOURCES.items()
   }
-  name, _ = expressions.split_call(dataset)
+  name, _ = split_call(dataset)
   if ':' in name:
     kinds[name] = user_function(name)
-  (arrays,) = expressions.build(dataset, kinds, 'dataset')
+  (arrays,) = build(dataset, kinds, 'dataset')
   if isinstance(arrays, Pool):
     return arrays
   return from_arrays(**{**arrays, **({'task': task} if task else {})})

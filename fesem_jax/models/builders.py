@@ -9,6 +9,7 @@ import flax.linen as nn
 
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Model
+from fesem_jax.data.expressions import parse
 from fesem_jax.models import resnet
 from fesem_jax.models.networks import CelebaCnn, Cnn, EmnistCnn, Lenet, Mlp, as_model
 from fesem_jax.models.recurrent import Recurrent
@@ -16,7 +17,6 @@ from fesem_jax.models.transformer import Transformer
 from fesem_jax.tasks import CLASSIFICATION, SEQUENCE, TASKS
 from fesem_jax.tasks.targets import has_channels_first
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.expressions import parse
 from fesem_jax.utils.ranges import Count, check_choice
 
 

@@ -19,9 +19,9 @@ from fesem_jax.core.gram_matrices import inner_products
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
+from fesem_jax.data.expressions import build
 from fesem_jax.server.trimmed_mean import trimmed_mean
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.expressions import build
 from fesem_jax.utils.ranges import Count, NotNegative, Range, checked
 
 Aggregate: TypeAlias = Callable[

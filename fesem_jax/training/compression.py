@@ -11,8 +11,8 @@ from jax.flatten_util import ravel_pytree
 from fesem_jax.core.sending import Sends
 from fesem_jax.core.traffic import NUMBER
 from fesem_jax.core.types import Params
+from fesem_jax.data.expressions import build
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.expressions import build
 from fesem_jax.utils.ranges import PositiveFraction, Range, checked
 
 # Numbers that share a scale in quantization.

@@ -25,13 +25,6 @@ class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it.
     return cls(f'Stopped after round {done} of {rounds}; {where}')
 
 
-def raise_interrupts() -> None:
-  """Makes `SIGNALS` raise KeyboardInterrupt, but for those ignored or handled."""
-  for number in SIGNALS:
-    if signal.getsignal(number) == signal.SIG_DFL:
-      signal.signal(number, signal.default_int_handler)
-
-
 @contextlib.contextmanager
 def handed_on(
   send: Callable[[int], None], signals: Iterable[int] = SIGNALS

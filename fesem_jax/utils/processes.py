@@ -7,12 +7,8 @@ a workdir. With one process, these functions are no-ops.
 
 import hashlib
 import json
-import os
-import re
-import sys
-import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -24,10 +20,6 @@ AUTO = 'auto'
 
 # A process without a heartbeat for this long counts as dead, and the others end.
 HEARTBEAT_SECONDS = 60
-_PARTING_SECONDS = 3
-
-# In error messages of JAX after the loss of another process.
-_LOSS = re.compile(r'Gloo|NCCL|coordination service', re.IGNORECASE)
 
 _Value = TypeVar('_Value')
 
@@ -50,18 +42,6 @@ class Group(NamedTuple):
   process_id: int = -1
   num_processes: int = 0
 
-  def check(self) -> None:
-    """Raises `UserError` if the three values are inconsistent."""
-    address, process_id, number = self
-    if address in ('', AUTO):
-      alone = address or (process_id < 0 and number < 2)
-      check(alone, 'coordinator_address: several processes need HOST:PORT of the first')
-      return
-    right = address.rpartition(':')[2].isdecimal()
-    check(right, f'coordinator_address: {address} is not HOST:PORT or {AUTO}')
-    text = f'process_id: {process_id} of {number} processes; number them from 0'
-    check(0 <= process_id < number, text)
-
 
 def initialize(group: Group) -> None:
   """Connects to the other processes; call it before any other use of JAX.
@@ -70,12 +50,13 @@ def initialize(group: Group) -> None:
   processes that wait for others for five minutes.
 
   Raises:
-    UserError: if the values of `group` are inconsistent, or if JAX cannot detect the
-      processes or listen at the address.
+    UserError: if JAX cannot detect the processes or listen at the address.
   """
-  group.check()
   address, process_id, number = group
   is_auto = address == AUTO
+  valid = is_auto or address.rpartition(':')[2].isdecimal()
+  valid |= not address and process_id < 0 and number < 2
+  check(valid, 'coordinator_address: several processes need HOST:PORT of the first')
   if not is_auto and (not address or number == 1):
     return
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
@@ -90,7 +71,7 @@ def initialize(group: Group) -> None:
       heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
     )
   except (ValueError, RuntimeError) as e:
-    text = f'coordinator_address: {address} failed ({e!s:.40}); choose another'
+    text = f'coordinator_address: {address} failed ({e!s:.70})'
     raise UserError(text) from e
 
 
@@ -107,25 +88,6 @@ def _gathered(x: np.ndarray) -> np.ndarray:
 def is_first() -> bool:
   """True if this process is the first one, which writes files and prints."""
   return not jax.distributed.is_initialized() or jax.process_index() == 0
-
-
-def is_loss(error: BaseException) -> bool:
-  """True if an error of JAX reports the loss of another process."""
-  return count() > 1 and _LOSS.search(str(error)) is not None
-
-
-def leave(code: Any) -> NoReturn:
-  """Ends this process after an error, without waiting for the others.
-
-  JAX would wait minutes for them.
-  """
-  for stream in (sys.stdout, sys.stderr):
-    stream.flush()
-  # Otherwise processes that end together report each other as dead.
-  parting = threading.Thread(target=jax.distributed.shutdown, daemon=True)
-  parting.start()
-  parting.join(_PARTING_SECONDS)
-  os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def on_host(tree: Any) -> Any:
@@ -151,19 +113,18 @@ def from_first(make: Callable[[], _Value]) -> _Value:
   """
   if count() == 1:
     return make()
-  if not is_first():
-    message = json.loads(_broadcast(b''))
-    if 'error' in message:
-      raise FirstProcessFailed(message['error'])
-    return message['value']
-  try:
-    value = make()
-    message = json.dumps({'value': value})
-  except BaseException as e:  # Otherwise the others would wait forever.
-    _broadcast(json.dumps({'error': str(e)}).encode())
-    raise
-  _broadcast(message.encode())
-  return value
+  message, error = '', None
+  if is_first():
+    try:
+      message = json.dumps({'value': make()})
+    except BaseException as e:  # Otherwise the others would wait forever.
+      message, error = json.dumps({'error': str(e)}), e
+  content = json.loads(_broadcast(message.encode()))
+  if error is not None:
+    raise error
+  if 'error' in content:
+    raise FirstProcessFailed(content['error'])
+  return content['value']
 
 
 def error_in_all(sentence: str) -> UserError:

@@ -22,24 +22,16 @@ def describe(mesh: Mesh) -> dict[str, Any]:
   """The `memory` (of this process), `device`, `versions` and `commit` of a summary."""
   stats = [device.memory_stats() or {} for device in mesh.local_devices]
   peak = max(s.get('peak_bytes_in_use', 0) for s in stats) or None
-  device = mesh.devices.flat[0]
+  unit = 1 if sys.platform == 'darwin' else 1024
+  host = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  first = mesh.devices.flat[0]
+  device = {'platform': first.platform, 'kind': first.device_kind}
   return {
-    'memory': {'peak_host_bytes': _peak_memory(), 'peak_device_bytes': peak},
-    'device': {
-      'platform': device.platform,
-      'kind': device.device_kind,
-      'count': mesh.size,
-      'processes': processes.count(),
-    },
+    'memory': {'peak_host_bytes': host, 'peak_device_bytes': peak},
+    'device': device | {'count': mesh.size, 'processes': processes.count()},
     'versions': versions(),
     'commit': commit(),
   }
-
-
-def _peak_memory() -> int:
-  """The most bytes that this process has had."""
-  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  return peak if sys.platform == 'darwin' else 1024 * peak
 
 
 @functools.cache  # The code that the process has loaded.

@@ -120,6 +120,7 @@ def test_help_has_all_topics_flags_and_methods(asked):
     assert f'\n  {name} ' in asked('--help=methods')
     assert asked(f'--help={name}').startswith(f'--algorithm={name}')
   assert '--weighting' in asked('--helpfull')
+  assert 'noisy(variance=0.1): ' in asked('--help=partition')
   for topic, near in (('fesm', 'fesem'), ('learnin_rate', 'learning_rate')):
     assert re.search(rf'did you mean .*\b{near}\b', asked(f'--help={topic}'))
 

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from experiments import start
 from fesem_jax.utils import interrupts
 
 OTHERS = [n for n in interrupts.SIGNALS if n != signal.SIGINT]
@@ -44,7 +45,7 @@ def test_handlers_of_the_program_and_ignored_signals_are_left_alone():
   came = []
   signal.signal(signal.SIGUSR1, lambda number, frame: came.append(number))
   signal.signal(signal.SIGHUP, signal.SIG_IGN)
-  interrupts.raise_interrupts()
+  start.raise_interrupts()
   with interrupts.interruptible() as interrupted:
     send(signal.SIGUSR1)
     send(signal.SIGHUP)
@@ -54,7 +55,7 @@ def test_handlers_of_the_program_and_ignored_signals_are_left_alone():
 
 @pytest.mark.parametrize('number', interrupts.SIGNALS)
 def test_outside_of_rounds_binaries_end_as_after_ctrl_c(number):
-  interrupts.raise_interrupts()
+  start.raise_interrupts()
   with pytest.raises(KeyboardInterrupt):
     send(number)
 

@@ -193,16 +193,16 @@ def test_four_processes_give_what_one_gives(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('group', 'subject'),
+  ('group', 'reason'),
   [
-    (Group('', 1, 2), 'coordinator_address'),
-    (Group('host', 0, 2), 'coordinator_address'),
+    (Group('', 1, 2), 'HOST:PORT'),
+    (Group('host', 0, 2), 'HOST:PORT'),
     (Group('host:1234', 2, 2), 'process_id'),
-    (Group('host:1234', -1, 2), 'process_id'),
+    (Group('host:1234', -1, 2), 'process id'),
   ],
 )
-def test_refused(group, subject):
-  with pytest.raises(UserError, match=f'^{subject}: '):
+def test_refused(group, reason):
+  with pytest.raises(UserError, match=f'^coordinator_address: .*{reason}'):
     processes.initialize(group)
 
 

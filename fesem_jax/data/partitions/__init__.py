@@ -9,6 +9,7 @@ A new kind is a subclass of `Partition` with `deal`.
 import dataclasses
 from typing import Any
 
+from fesem_jax.data import expressions
 from fesem_jax.data.partitions.grouped import (
   Corrupted,
   InClusters,
@@ -31,7 +32,6 @@ from fesem_jax.data.partitions.partition import (
   Unequal,
   name_of,
 )
-from fesem_jax.utils import expressions
 from fesem_jax.utils.errors import check
 
 KINDS: dict[str, type[Partition]] = {

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from fesem_jax.core import prng_streams
+from fesem_jax.data.expressions import Call
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import UserError, check, warn_once
-from fesem_jax.utils.expressions import Call
 
 if TYPE_CHECKING:
   from fesem_jax.data.pool import Pool

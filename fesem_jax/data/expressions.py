@@ -7,7 +7,7 @@ One grammar serves partitions, data sets, attacks, methods and sweeps: calls joi
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fesem_jax.utils.errors import UserError, check
@@ -116,38 +116,15 @@ def build(
     if not isinstance(item, Call):
       return item
     check_choice(subject, item.name, tuple(kinds))
-    signature = inspect.signature(kinds[item.name])
-    for option in item.options:
-      check_choice(f'{subject}: {item.name}', option, tuple(signature.parameters))
-    args = [evaluate(x) for x in item.args]
+    kind, args = kinds[item.name], [evaluate(x) for x in item.args]
     options = {name: evaluate(x) for name, x in item.options.items()}
     try:
-      signature.bind(*args, **options)
+      inspect.signature(kind).bind(*args, **options)
     except TypeError as e:
       raise UserError(f'{subject}: {item.name}: {e}') from e
     try:
-      return kinds[item.name](*args, **options)
+      return kind(*args, **options)
     except UserError as e:
       raise UserError(f'{subject}: {str(e).removeprefix(f"{subject}: ")}') from e
 
   return [evaluate(call) for call in parse(text, subject)]
-
-
-def help_text(
-  kinds: Mapping[str, Callable[..., Any]], hidden: Iterable[str] = ()
-) -> str:
-  """A line for each kind: its name, arguments with defaults, and docstring.
-
-  `hidden` are parameters that an expression does not set.
-  """
-  lines = []
-  for name, kind in kinds.items():
-    parameters = inspect.signature(kind).parameters.values()
-    arguments = [
-      p.name if p.default is p.empty else f'{p.name}={write(p.default)}'
-      for p in parameters
-      if p.name not in hidden
-    ]
-    about, *_ = (inspect.getdoc(kind) or '').split('\n\n')
-    lines.append(f'{name}({", ".join(arguments)}): {" ".join(about.split())}')
-  return '\n'.join(lines)
