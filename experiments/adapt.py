@@ -14,21 +14,27 @@ import json
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
+from flax.traverse_util import flatten_dict
 
 import fesem_jax as fj
-from fesem_jax.analysis import joining
+from fesem_jax import tasks
+from fesem_jax.analysis import joining, tables
 from fesem_jax.analysis.joining import ALL, Row
 from fesem_jax.core import sharding
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import check
+from fesem_jax.utils.text_tables import markdown, spread
 
 from . import flags as experiment_flags
 from .build import build_local, build_model, data_of_run
 from .options import Names
 from .start import start
+
+if TYPE_CHECKING:
+  from pandas import DataFrame
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +83,32 @@ def adapt(
   about = {'runs': list(map(str, workdirs)), 'rows': rows}
   about |= {name: config[name] for name in ('algorithm', 'evaluate_on')}
   write_atomically(out / 'adapt.json', json.dumps(about, indent=1) + '\n')
-  write_atomically(out / 'table.md', joining.table_of(rows).to_markdown())
+  cells, note = table_of(rows)
+  lines = [*markdown([*cells], cells.itertuples(index=False)), '', note]
+  write_atomically(out / 'table.md', '\n'.join(lines) + '\n')
   return rows
+
+
+def table_of(rows: list[Row]) -> 'tuple[DataFrame, str]':
+  """Means over runs, by number of examples and rule, in percent; and what they are."""
+  import pandas  # Slow to import.
+
+  task = tasks.from_scores(rows[0]['joined'])
+  table = pandas.DataFrame([flatten_dict(row, sep='.') for row in rows])
+  table['in_group'] = table['in_group'].astype(float)
+  heads = {f'joined.{task.primary_column}': 'joined'}
+  heads |= {f'finetuned.{task.primary_column}': 'fine-tuned', 'in_group': ''}
+  by = ['num_examples', 'rule']
+  table[by] = table[by].astype(str).apply(lambda x: pandas.Categorical(x, x.unique()))
+  means = tables.over_seeds(table, list(heads), by)
+  cells = means.index.to_frame(index=False)
+  for name, head in heads.items():
+    metric, parts = tables.metric(name), means[name][['mean', 'std']].itertuples()
+    head = f'{head} {tables.heading(name)}'.strip()
+    cells[head] = [spread(mean, std, f'.{metric.digits}f') for _, mean, std in parts]
+  count = len({row['seed'] for row in rows})
+  note = f'Mean ± standard deviation over {count} run{"s" * (count > 1)}.'
+  return cells.rename(columns={'num_examples': 'examples'}), note
 
 
 def main(argv: list[str]) -> None:
@@ -86,9 +116,9 @@ def main(argv: list[str]) -> None:
   sharding.setup_devices(f.num_devices)
   workdirs = [pathlib.Path(folder) for folder in argv[1:]]
   out = pathlib.Path(f.output) if f.output else None
-  print(
-    joining.table_of(adapt(workdirs, out, f.num_examples, experiment_flags.machine()))
-  )
+  rows = adapt(workdirs, out, f.num_examples, experiment_flags.machine())
+  cells, note = table_of(rows)
+  print(cells.to_string(index=False), note, sep='\n')
   print(f'In {out or workdirs[0] / "adapt"}: table.md and adapt.json')
 
 

@@ -34,8 +34,8 @@ from fesem_jax.training.augmentation import augmentation
 from fesem_jax.training.compression import compression
 from fesem_jax.training.optimizers import local_optimizer
 from fesem_jax.training.privacy import differential_privacy
-from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import UserError, check
+from fesem_jax.utils.progress_lines import shown, waiting_for
 from fesem_jax.utils.safe_files import read_npz, reading
 
 from . import flags as experiment_flags
@@ -93,7 +93,7 @@ def data_of(
   key = json.dumps(chosen, sort_keys=True, default=str)
   if key not in loaded:
     progress = not machine.get('quiet')
-    with progress_lines.shown(progress, f'loading {config["dataset"]}'):
+    with shown(progress), waiting_for(f'loading {config["dataset"]}'):
       phases = load_phases(config, machine['data_dir'])
     loaded[key] = _with_roles(config, phases)
   return loaded[key]

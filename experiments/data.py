@@ -15,7 +15,6 @@ from absl import flags
 from fesem_jax import data
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import own_files, sources
-from fesem_jax.utils.display import class_names
 from fesem_jax.utils.errors import check
 
 from . import flags as experiment_flags
@@ -27,9 +26,9 @@ def draw(train: FederatedData, folder: pathlib.Path) -> None:
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
   f, info = flags.FLAGS, train.info
-  names = class_names(train.num_classes, info.class_names)
   counts = data.label_counts(train)
-  frame = plots.class_counts(counts, info.clusters, info.cluster_names, names)
+  about = info.clusters, info.cluster_names, info.class_names
+  frame = plots.class_counts(counts, *about)
   title = f'{f.dataset}: training examples of clients'
   figure = plots.partitions({f.partition or 'clients': frame}, title)
   print(*plots.save(figure, folder / 'clients'))

@@ -9,8 +9,8 @@ from absl import flags
 from fesem_jax.analysis import report
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.run import programs
-from fesem_jax.utils import progress_lines
 from fesem_jax.utils.display import text_of
+from fesem_jax.utils.progress_lines import shown, waiting_for
 
 from . import flags as experiment_flags
 
@@ -35,7 +35,7 @@ def written(workdir: pathlib.Path, reference: str = '') -> str:
     return f'Report: fesem-report {workdir} writes it.'
   path = workdir / 'report.html'
   try:
-    with progress_lines.shown(experiment_flags.progress(), 'writing the report'):
+    with shown(experiment_flags.progress()), waiting_for('writing the report'):
       f = flags.FLAGS
       report.write_report(workdir, path, reference, f.report)
   except ImportError as e:  # A page is optional, the results are not.
@@ -49,7 +49,7 @@ def draw(comparison: Comparison, workdir: pathlib.Path, sweep: str = '') -> str:
     from fesem_jax import plots
   except ImportError as e:  # Figures are optional, the table is not.
     return str(e)
-  with progress_lines.shown(experiment_flags.progress(), 'drawing figures'):
+  with shown(experiment_flags.progress()), waiting_for('drawing figures'):
     plots.draw_comparison(comparison, workdir / 'plots')
     if sweep:
       flag = sweep.partition(':')[0]

@@ -17,10 +17,9 @@ from fesem_jax.core.selection import cohort_size
 from fesem_jax.data import with_true_groups
 from fesem_jax.data.expressions import split_call
 from fesem_jax.run import planner
-from fesem_jax.run.program_memory import collectives_by_kind
+from fesem_jax.run.program_memory import collectives_by_kind, in_bytes
 from fesem_jax.run.runner import Splits
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.display import in_bytes
 from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags

@@ -15,8 +15,8 @@ from absl import flags
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.report import write_report
 from fesem_jax.run.results.frames import load_runs
-from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import check
+from fesem_jax.utils.progress_lines import shown, waiting_for
 from fesem_jax.utils.ranges import check_choice
 
 from . import flags as experiment_flags
@@ -63,13 +63,13 @@ def main(argv: list[str]) -> None:
     check_choice('format', kind, ('pdf', 'png', 'svg'))
   if f.output or not f.figures:
     output = pathlib.Path(f.output or 'report.html')
-    with progress_lines.shown():
+    with shown():
       print(write_report(argv[1:], output, f.reference, f.report))
   for workdir in workdirs if f.figures else []:
     folder = pathlib.Path(f.figures)
     if len(workdirs) > 1:
       folder /= workdir.name
-    with progress_lines.shown(operation='drawing'):
+    with shown(), waiting_for('drawing'):
       written = draw(workdir, folder, f.format)
     print(*written, sep='\n')
 

@@ -26,7 +26,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError, check
 from fesem_jax.utils.ranges import Range
-from fesem_jax.utils.text_tables import Table, spread
+from fesem_jax.utils.text_tables import spread
 
 from . import cluster
 from . import flags as experiment_flags
@@ -62,7 +62,9 @@ def choose_clients(config: dict[str, Any], data_dir: str, count: int) -> Federat
   return data.hold_out(train, config['seed'])[0]
 
 
-def table_of(result: dict[str, Any]) -> Table:
+def table_of(result: dict[str, Any]) -> str:
+  import pandas  # Slow to import.
+
   rows = result['by_k'].values()
   heads = {
     'silhouette': ('silhouette', '.3f'),
@@ -82,7 +84,7 @@ def table_of(result: dict[str, Any]) -> Table:
   columns['sizes'] = ['/'.join(map(str, row['sizes'][0])) for row in rows]
   index = [f'K = {k}' for k in result['by_k']]
   note = f'±: standard deviation over {len(result["seeds"])} seeds.'
-  return Table.from_texts(index, columns, note)
+  return f'{pandas.DataFrame(columns, index)}\n{note}'
 
 
 def _problem() -> tuple[dict[str, Any], LocalTraining, FederatedData, dict[str, Any]]:

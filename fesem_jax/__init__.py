@@ -6,7 +6,7 @@ is imported on its own.
 
 from fesem_jax import algorithms, data, models, tasks, testing
 from fesem_jax.algorithms import wrappers
-from fesem_jax.analysis.comparing import compare, sweep
+from fesem_jax.analysis.comparing import compare
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.joining import adapt, join
 from fesem_jax.analysis.num_clusters import select_k
@@ -118,7 +118,6 @@ __all__ = [
   'simulate_many',
   'split_clients',
   'sums',
-  'sweep',
   'tasks',
   'testing',
   'toward',

@@ -12,10 +12,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
+from fesem_jax.plots.style import (
+  PALETTE,
+  STYLE,
+  curve_style,
+  in_figure,
+  legend_below,
+  over_rounds,
+)
 from fesem_jax.utils.atomic_files import replacing
-from fesem_jax.utils.display import in_figure
-from fesem_jax.utils.palette import PALETTE
 
 from .pictures import Line, Value
 

@@ -9,8 +9,7 @@ from matplotlib import pyplot as plt
 from matplotlib import ticker
 from matplotlib.figure import Figure
 
-from fesem_jax.plots.style import MARKERS, STYLE, legend_below, save
-from fesem_jax.utils.palette import PALETTE, color_of
+from fesem_jax.plots.style import MARKERS, PALETTE, STYLE, color_of, legend_below, save
 
 
 def draw(file: pathlib.Path) -> None:

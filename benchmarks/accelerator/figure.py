@@ -12,8 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from fesem_jax.plots.style import STYLE, save
-from fesem_jax.utils.palette import color_of
+from fesem_jax.plots.style import STYLE, color_of, save
 
 _WORKLOADS = {
   'W1': 'W1\nLEAF CNN', 'W2': 'W2\nEMNIST CNN', 'W3': 'W3\nMLP',

@@ -10,7 +10,7 @@ from typing import Any
 from fesem_jax.analysis import tuning
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.loop import Entry, Planned, run_entries
-from fesem_jax.analysis.tuning import Search, Values, in_words
+from fesem_jax.analysis.tuning import Search, Values
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.data import hold_out
 from fesem_jax.run.runner import Splits
@@ -89,24 +89,6 @@ def compare(
     entries, seeds, search, folder=folder, runs_at_once=runs_at_once,
     reference=reference, oracle=oracle,
   )  # fmt: skip
-
-
-def sweep(
-  methods: Mapping[str, Callable[..., Algorithm]], name: str, values: Sequence[Any]
-) -> dict[str, Callable[..., Algorithm]]:
-  """Methods at each value of a hyperparameter, for `compare`.
-
-  Labels have the value, as 'fesem(prox_lambda=0.1)'. A method that does not take the
-  hyperparameter stays as it is.
-  """
-  swept = dict[str, Callable[..., Algorithm]]()
-  for label, make in methods.items():
-    for value in values if _takes(make, name) else ():
-      point = {name: value}
-      swept[f'{label}({in_words(point)})'] = functools.partial(make, **point)
-    if not _takes(make, name):
-      swept[label] = make
-  return swept
 
 
 def _entries(

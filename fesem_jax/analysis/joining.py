@@ -8,10 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax.traverse_util import flatten_dict
 
-from fesem_jax import tasks
-from fesem_jax.analysis import tables
 from fesem_jax.core import placement, prng_streams, sharding, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.arrangement import arrange, order_of_clients, ordered
@@ -31,7 +28,6 @@ from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import checked
-from fesem_jax.utils.text_tables import Table, spread
 
 Rule = Literal['weights', 'loss']
 RULES = get_args(Rule)
@@ -135,29 +131,6 @@ def adapt(
         row['in_group'] = float((groups[choice] == clusters).mean())
       rows.append(row)
   return rows
-
-
-def table_of(rows: list[Row]) -> Table:
-  """Means over runs, by number of examples and rule, in percent."""
-  import pandas
-
-  task = tasks.from_scores(rows[0]['joined'])
-  table = pandas.DataFrame([flatten_dict(row, sep='.') for row in rows])
-  table['in_group'] = table['in_group'].astype(float)
-  heads = {f'joined.{task.primary_column}': 'joined'}
-  heads |= {f'finetuned.{task.primary_column}': 'fine-tuned'}
-  heads |= {'in_group': ''}
-  by = ['num_examples', 'rule']
-  table[by] = table[by].astype(str).apply(lambda x: pandas.Categorical(x, x.unique()))
-  means = tables.over_seeds(table, list(heads), by)
-  columns = {'rule': list(means.index.get_level_values('rule'))}
-  for name, head in heads.items():
-    metric, parts = tables.metric(name), means[name][['mean', 'std']].itertuples()
-    head = f'{head} {tables.heading(name)}'.strip()
-    columns[head] = [spread(mean, std, f'.{metric.digits}f') for _, mean, std in parts]
-  count = len({row['seed'] for row in rows})
-  note = f'Mean ± standard deviation over {count} run{"s" * (count > 1)}.'
-  return Table.from_texts(means.index.get_level_values(0), columns, note)
 
 
 @jax.jit(static_argnums=0)

@@ -229,8 +229,9 @@ def _carried_out(
       result = Recorded.of(result, label, seed, config, workdir)
     end(place, result)
 
-  with progress_lines.about(counter.about(label)):
-    run_many([plan.spec for _, plan in planned], runs_at_once, keep, like)
+  if display := progress_lines.display():
+    display.prefix = f'{counter.about(label)}: '
+  run_many([plan.spec for _, plan in planned], runs_at_once, keep, like)
   return [outcomes[place] for place in range(len(runs))]
 
 

@@ -11,7 +11,7 @@ from fesem_jax.run.results.client_table import counted
 from fesem_jax.tasks import Metric, Task
 from fesem_jax.utils.display import text_of
 from fesem_jax.utils.ranges import check_choice
-from fesem_jax.utils.text_tables import Table, spread
+from fesem_jax.utils.text_tables import BEST, EQUAL, Table, spread
 
 if TYPE_CHECKING:
   from pandas import DataFrame, Series  # Slow to import.
@@ -150,15 +150,15 @@ def differences(
 def marks(
   runs: 'DataFrame', column: str, oracle: str = '', correct: str = 'none'
 ) -> dict[str, str]:
-  """Method -> 'best' for the best mean, 'equal' if it does not differ from that.
+  """Method -> `BEST` for the best mean, `EQUAL` if it does not differ from that.
 
   The oracle takes no part. Empty unless the best one has been compared over two seeds.
   """
   against = differences(runs[runs['method'] != oracle], column, correct=correct)
   several = against[against['seeds'] > 1]
   equal = several.index[~(several['p'] < 1 - LEVEL)]
-  best = {against.attrs['reference']: 'best'} if len(several) else {}
-  return best | dict.fromkeys(equal, 'equal')
+  best = {against.attrs['reference']: BEST} if len(several) else {}
+  return best | dict.fromkeys(equal, EQUAL)
 
 
 def costs(runs: 'DataFrame') -> 'DataFrame':
@@ -240,10 +240,9 @@ def settings(runs: 'DataFrame', tuned: Sequence[str] = ()) -> dict[str, str]:
 
 
 class _Parts(NamedTuple):
-  """Columns of a table: (group, head) -> texts by method, and the best methods."""
+  """Columns of a table: (group, head) -> texts by method."""
 
   cells: dict[tuple[str, str], dict[Any, str]]
-  best: dict[tuple[str, str], list[Any]]
   numbers: list['DataFrame']
 
   def keep(self, frame: 'DataFrame', prefix: str = '') -> None:
@@ -263,7 +262,7 @@ def table_of(compared: Any) -> Table:
   check_choice('reference', compared.reference, (*index, ''))
   oracle = compared.oracle or label_of(runs, 'oracle')
   shown = compared.columns or [name for name in COLUMNS if name != 'finetuned']
-  parts, against = _Parts({}, {}, []), compared.differences
+  parts, against = _Parts({}, []), compared.differences
   for group in COLUMNS:
     _add_scores(parts, runs, group, oracle, correct, is_shown=group in shown)
   parts.keep(against, 'difference_')
@@ -281,10 +280,8 @@ def table_of(compared: Any) -> Table:
     parts.cells['', 'of seeds'] = {m: f'{n} of {seeds}' for m, n in counts.items()}
   cells = pandas.DataFrame(parts.cells, index, dtype=object).fillna('')
   cells = cells.loc[:, (cells != '').any()]
-  bold = {column: index.isin(parts.best.get(column, [])) for column in cells}
   numbers = pandas.DataFrame(index=index).join(parts.numbers)
-  notes = _notes(runs, against, compared)
-  return Table(cells, numbers, pandas.DataFrame(bold, index), notes, compared.caption)
+  return Table(cells, numbers, _notes(runs, against, compared), compared.caption)
 
 
 def _add_scores(
@@ -310,9 +307,8 @@ def _add_scores(
     if group in _KINDS and column.partition('.')[2] in task_of(runs).columns:
       marked = marks(runs, column, oracle, correct)
     texts = _spreads(mean, std if is_metric else math.nan * std, f'z.{digits}f')
-    texts = {m: text + '°' * (marked.get(m) == 'equal') for m, text in texts.items()}
+    texts = {m: text + marked.get(m, '') for m, text in texts.items()}
     parts.cells[title, heading(column)] = texts
-    parts.best[title, heading(column)] = [m for m in marked if marked[m] == 'best']
 
 
 def _spreads(mean: 'Series', std: 'Series', form: str) -> dict[Any, str]:
@@ -325,15 +321,16 @@ def _numbers(values: 'Series', form: str) -> dict[Any, str]:
 
 
 def _add_differences(parts: _Parts, against: 'DataFrame', kind: str) -> None:
-  """Adds the differences to a reference; those that favor a method are bold."""
+  """Adds the differences to a reference, with marks of those that favor a method."""
   if against.empty:
     return
   measure, reference = metric(against.attrs['column']), against.attrs['reference']
   group = f'{f"{COLUMNS[kind]} " * (kind != "deployed")}minus {reference}'
   form = f'+.{measure.digits + 1}f'
   favors = (against['p'] < 1 - LEVEL) & (against['difference'].map(measure.better) > 0)
-  parts.cells[group, 'difference'] = _numbers(against['difference'], form)
-  parts.best[group, 'difference'] = list(against.index[favors])
+  texts = _numbers(against['difference'], form)
+  texts |= {m: texts[m] + BEST for m in against.index[favors]}
+  parts.cells[group, 'difference'] = texts
   intervals = against[['low', 'high']].dropna().itertuples()
   texts = {m: f'[{low:{form}}, {high:{form}}]' for m, low, high in intervals}
   parts.cells[group, '95 % interval'] = texts

@@ -11,9 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from fesem_jax.evaluation.label_skew import label_skew
-from fesem_jax.plots.style import MARKERS, SMALL
-from fesem_jax.utils.display import in_figure, printable
-from fesem_jax.utils.palette import color_of
+from fesem_jax.plots.style import MARKERS, SMALL, color_of, in_figure
+from fesem_jax.utils.display import printable
 
 _PIXELS = 2000  # More points are pixels in PDF and SVG: 100,000 would take 20 MB.
 _SHOWN = 80  # More clients are narrower than a line.
@@ -92,15 +91,16 @@ def class_counts(
   counts: np.ndarray,
   clusters: np.ndarray | None = None,
   cluster_names: Sequence[str] | np.ndarray | None = None,
-  names: Sequence[str] | None = None,
+  names: Sequence[str] | np.ndarray | None = None,
 ) -> pd.DataFrame:
   """Training examples [M, L] of each class on each client, as `partition` draws them.
 
   `clusters` are the true clusters of the clients and the index of the frame;
-  `cluster_names` are what 0, 1, ... are called, and `names` those of the classes. L is
-  1 where there are no classes, as in a regression.
+  `cluster_names` are what 0, 1, ... are called, and `names` those of the classes, if
+  they are L. L is 1 where there are no classes, as in a regression.
   """
-  frame = pd.DataFrame(counts, columns=names or range(counts.shape[1]))
+  labeled = names is not None and len(names) == counts.shape[1]
+  frame = pd.DataFrame(counts, columns=names if labeled else None)
   truth = true_clusters(clusters, cluster_names)
   if truth is None:
     return frame

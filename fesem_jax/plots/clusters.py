@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from fesem_jax.plots.style import SMALL, over_rounds
-from fesem_jax.utils.palette import color_of
+from fesem_jax.plots.style import SMALL, color_of, over_rounds
 
 _MAX_NAMED = 12  # Clusters in the legend.
 _SIZES = 'cluster_sizes.'

@@ -15,10 +15,9 @@ from fesem_jax.analysis import tables
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.plots import clients, clusters, images, lines, methods
 from fesem_jax.plots.clients import Portrait
-from fesem_jax.plots.style import STYLE, legend_below, save
+from fesem_jax.plots.style import STYLE, in_figure, legend_below, save
 from fesem_jax.run.results.files import read_portrait
 from fesem_jax.run.results.frames import Frames, load_runs
-from fesem_jax.utils.display import class_names, in_figure
 
 # Name of each figure -> what draws it.
 Figures = dict[str, Callable[[], Figure]]
@@ -100,8 +99,8 @@ def figures_of_run(frames: Frames) -> Figures:
     figures['clients_pca'] = _side_by_side(panels, title, (5.4, 4.0))
   if 'label_counts' in portrait and tables.task_of(frames.runs).has_classes:
     counts, truth = portrait['label_counts'], portrait.get('truth')
-    names = class_names(counts.shape[1], portrait.get('class_names'))
-    frame = clients.class_counts(counts, truth, portrait.get('truth_names'), names)
+    names = portrait.get('truth_names'), portrait.get('class_names')
+    frame = clients.class_counts(counts, truth, *names)
     shown = {config.get('config.partition') or '': frame}
     title = f'{_dataset(frames)}: classes of clients'
     figures['classes'] = partial(partitions, shown, title)

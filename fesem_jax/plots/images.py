@@ -5,8 +5,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from fesem_jax.plots.clients import Portrait
-from fesem_jax.plots.style import SMALL
-from fesem_jax.utils.display import in_figure
+from fesem_jax.plots.style import SMALL, in_figure
 
 
 def typical_images(portrait: Portrait) -> pd.DataFrame:

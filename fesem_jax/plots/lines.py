@@ -9,9 +9,14 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 
 from fesem_jax.analysis import tables
-from fesem_jax.plots.style import curve_style, over_rounds
-from fesem_jax.utils.display import in_figure, names_in_figure, text_of
-from fesem_jax.utils.palette import color_of
+from fesem_jax.plots.style import (
+  color_of,
+  curve_style,
+  in_figure,
+  names_in_figure,
+  over_rounds,
+)
+from fesem_jax.utils.display import text_of
 
 # Metrics, and what may stand below curves -> their names on an axis.
 NAMES = {

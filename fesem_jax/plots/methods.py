@@ -8,10 +8,9 @@ from matplotlib.axes import Axes
 
 from fesem_jax.analysis import tables
 from fesem_jax.plots.lines import metric_name
+from fesem_jax.plots.style import color_of, in_figure, names_in_figure
 from fesem_jax.run.results.client_table import counted
-from fesem_jax.utils.display import in_figure, names_in_figure
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.palette import color_of
 
 
 def differences(frame: pd.DataFrame, ax: Axes) -> Axes:

@@ -5,7 +5,8 @@ Clusters differ by marker or position, never by color alone.
 
 import os
 import pathlib
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import matplotlib
@@ -16,12 +17,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fesem_jax.utils.atomic_files import replacing
-from fesem_jax.utils.palette import color_of
+from fesem_jax.utils.display import printable
 
 # Files only, whatever displays there are; notebooks have a backend that shows figures.
 if 'inline' not in os.environ.get('MPLBACKEND', ''):
   matplotlib.use('Agg')
 
+# The color-blind safe palette of Okabe and Ito.
+PALETTE = (
+  '#0072B2', '#D55E00', '#009E73', '#CC79A7',
+  '#E69F00', '#56B4E9', '#000000', '#999999',
+)  # fmt: skip
 MARKERS = 'osD^vPX*<>hd'
 STYLE: dict[Any, Any] = {
   'figure.dpi': 150,
@@ -36,6 +42,24 @@ STYLE: dict[Any, Any] = {
   'svg.hashsalt': 'fesem_jax',  # The same figure gives the same file.
 }
 SMALL = 8  # Points of text in rows, columns and legends: legible in print.
+
+
+def color_of(i: int) -> str:
+  """The color of the i-th run or cluster."""
+  return PALETTE[i % len(PALETTE)]
+
+
+def in_figure(value: object, limit: int = 40) -> str:
+  """`printable`, for Matplotlib: without formulas."""
+  return printable(value, limit).replace('$', r'\$')
+
+
+def names_in_figure(methods: Iterable[object]) -> list[str]:
+  """Texts of methods for Matplotlib; long names have several lines."""
+  # A legend leaves out what begins with an underscore.
+  names = [' ' * (x[:1] == '_') + x for x in (printable(m, 255) for m in methods)]
+  lines = [textwrap.wrap(n.replace(';', '; ') if len(n) > 40 else n, 40) for n in names]
+  return ['\n'.join(map(in_figure, name)) for name in lines]
 
 
 def curve_style(i: int, rounds: np.ndarray | None = None) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import jax
 
 from fesem_jax.core import sharding
 from fesem_jax.utils import free_memory
-from fesem_jax.utils.display import in_bytes
 from fesem_jax.utils.errors import UserError
 
 _COLLECTIVE = re.compile(
@@ -19,6 +18,15 @@ _ARRAY = re.compile(r'\b(?:pred|[a-z]+(\d+))\[([\d,]*)\]')  # Its bits and shape
 _REFUSED = re.compile(
   r'RESOURCE_EXHAUSTED.*?required.*?\(([\d.]+)([KMGT])\)', re.DOTALL
 )
+
+
+def in_bytes(size: float) -> str:
+  """A number of bytes with its unit, e.g. '3.5 GiB'."""
+  for unit in ('bytes', 'KiB', 'MiB', 'GiB'):
+    if abs(size) < 1024:
+      return f'{size:,.0f} bytes' if unit == 'bytes' else f'{size:,.1f} {unit}'
+    size /= 1024
+  return f'{size:,.1f} TiB'
 
 
 class ProgramMemory(NamedTuple):

@@ -7,8 +7,6 @@ import secrets
 from collections.abc import Iterator
 from typing import BinaryIO
 
-import numpy as np
-
 from fesem_jax.utils.errors import UserError
 
 
@@ -39,12 +37,3 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
   """Writes a UTF-8 file atomically; readers never see a part of it."""
   with replacing(path) as file:
     file.write(text.encode())
-
-
-def write_arrays_atomically(
-  path: pathlib.Path, arrays: dict[str, np.ndarray], compress: bool = True
-) -> None:
-  """Writes an .npz file atomically; raises `UserError`."""
-  save = np.savez_compressed if compress else np.savez
-  with replacing(path) as file:
-    save(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]

@@ -16,11 +16,6 @@ from jax.experimental import multihost_utils
 
 from fesem_jax.utils.errors import UserError, check
 
-AUTO = 'auto'
-
-# A process without a heartbeat for this long counts as dead, and the others end.
-HEARTBEAT_SECONDS = 60
-
 _Value = TypeVar('_Value')
 
 
@@ -53,7 +48,7 @@ def initialize(group: Group) -> None:
     UserError: if JAX cannot detect the processes or listen at the address.
   """
   address, process_id, number = group
-  is_auto = address == AUTO
+  is_auto = address == 'auto'
   valid = is_auto or address.rpartition(':')[2].isdecimal()
   valid |= not address and process_id < 0 and number < 2
   check(valid, 'coordinator_address: several processes need HOST:PORT of the first')
@@ -68,7 +63,7 @@ def initialize(group: Group) -> None:
       number or None,
       None if process_id < 0 else process_id,
       cluster_detection_method=None if is_auto else 'deactivate',
-      heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+      heartbeat_timeout_seconds=60,  # The others end if one of them is dead.
     )
   except (ValueError, RuntimeError) as e:
     text = f'coordinator_address: {address} failed ({e!s:.70})'

@@ -14,7 +14,7 @@ _EVERY = 60.0  # Seconds between lines of a log.
 
 
 class Display(bars.Progress):
-  """Shows operations and rounds on standard error."""
+  """Shows operations and rounds on standard error, behind a `prefix`."""
 
   def __init__(self) -> None:
     console = Console(stderr=True, highlight=False)
@@ -64,20 +64,13 @@ _SHOWN = contextvars.ContextVar[Display | None]('shown', default=None)
 
 
 @contextlib.contextmanager
-def shown(progress: bool = True, operation: str = '') -> Iterator[None]:
-  """Shows the progress of a block on standard error, or nothing.
-
-  `operation` is that of the block, if it is a single one; see `waiting_for`.
-  """
+def shown(progress: bool = True) -> Iterator[None]:
+  """Shows the progress of a block on standard error, or nothing."""
   outer = _SHOWN.get()
   display = (outer or Display()) if progress else None
   token = _SHOWN.set(display)
   try:
-    with contextlib.ExitStack() as stack:
-      if display is not None and display is not outer:
-        stack.enter_context(display)
-      if operation:
-        stack.enter_context(waiting_for(operation))
+    with contextlib.nullcontext() if outer or not display else display:
       yield
   finally:
     _SHOWN.reset(token)
@@ -86,17 +79,6 @@ def shown(progress: bool = True, operation: str = '') -> Iterator[None]:
 def display() -> Display | None:
   """The current display; None if progress is not shown."""
   return _SHOWN.get()
-
-
-@contextlib.contextmanager
-def about(what: str) -> Iterator[None]:
-  """Prefixes the lines of a block by what they are about, such as a method."""
-  shown = _SHOWN.get() or Display()
-  before, shown.prefix = shown.prefix, f'{what}: '
-  try:
-    yield
-  finally:
-    shown.prefix = before
 
 
 def waiting_for(operation: str) -> contextlib.AbstractContextManager[None]:

@@ -28,10 +28,7 @@ _ALLOWED = {
 
 def first_line(e: BaseException) -> str:
   """The first line of an exception's message."""
-  words = e.args[0] if e.args else ''
-  # The JSON parser quotes bytes that are not UTF-8.
-  text = words.decode(errors='replace') if isinstance(words, bytes) else str(e)
-  return (text.splitlines() or [type(e).__name__])[0]
+  return (str(e).splitlines() or [type(e).__name__])[0]
 
 
 @contextlib.contextmanager

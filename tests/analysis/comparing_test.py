@@ -171,17 +171,6 @@ def test_comparisons_that_do_not_fit_are_refused(methods, options, subject):
     fj.compare(methods, data(), rounds=1, search=search, **options)
 
 
-def test_a_sweep_is_a_comparison_with_a_value_in_its_labels(runs):
-  algorithms_of = {0.1: fed_avg(), 0.2: fed_avg()}
-  rates = {id(algorithm): rate for rate, algorithm in algorithms_of.items()}
-  runs(lambda algorithm, seed: rates.get(id(algorithm), 0.5))
-  methods = {'sgd': lambda rate: algorithms_of[rate], 'plain': lambda: fed_avg()}
-  swept = fj.sweep(methods, 'rate', [0.1, 0.2])
-  result = fj.compare(swept, data(), rounds=1, seeds=[0])
-  scores = result.runs.set_index('method')['deployed.micro_accuracy'].to_dict()
-  assert scores == {'sgd(rate=0.1)': 0.1, 'sgd(rate=0.2)': 0.2, 'plain': 0.5}
-
-
 def test_a_comparison_runs_and_continues_in_its_workdir(tmp_path):
   local = helpers.local(hidden=())
   methods = {n: algorithms.build(n, local) for n in ('fed_avg', 'fed_prox')}

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 import fesem_jax as fj
-from fesem_jax.run.results import client_table
-from fesem_jax.tasks import CLASSIFICATION, REGRESSION
+from fesem_jax.tasks import REGRESSION
 from fesem_jax.utils.errors import UserError
 from tests.support.reported import clients_of, value_of, write_comparison, write_run
 
@@ -92,22 +91,6 @@ def test_clients_are_those_of_the_files(page):
   assert shown['x'].notna().all()
 
 
-@pytest.mark.parametrize('task', [CLASSIFICATION, REGRESSION])
-def test_worst_and_best_clients_follow_the_task(tmp_path, task, without_figures):
-  folder = write_run(tmp_path / 'run', task=task)
-  table = client_table.read(folder)
-  client_table.write(folder, table.assign(honest=table['client'] != 'c02'))
-  text = fj.write_report(folder, tmp_path / 'page.html').read_text()
-  worst, best = (
-    re.findall(r'<td>(c\d\d)</td>', part)
-    for part in re.findall(r'(?:Worst|Best) clients">(.*?)</table>', text, re.S)
-  )
-  low, high = ['c03', 'c04', 'c05', 'c06', 'c07'], ['c11', 'c10', 'c09', 'c08']
-  if not task.primary.higher_is_better:
-    low, high = ['c11', 'c10', 'c09', 'c08', 'c07'], ['c03', 'c04', 'c05', 'c06']
-  assert (worst, best) == (low, high)
-
-
 NAME = '</script><img src=x onerror=alert(1)>&"\'|`*\x01'
 
 
@@ -133,7 +116,6 @@ def test_an_unfinished_run_shows_what_there_is(tmp_path):
   text = fj.write_report(folder, tmp_path / 'page.html').read_text()
   assert 'No run has finished.' in text
   assert 'going on' in text
-  assert 'No finished run has a table of its clients.' in text
   assert set(specs(text)) == {'curves'}
   assert set(rows(specs(text)['curves'])['round']) == {1, 2, 3}
 

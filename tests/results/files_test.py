@@ -21,7 +21,8 @@ def write_text(path):
 
 
 def write_arrays(path):
-  atomic_files.write_arrays_atomically(path, {'a': np.arange(3)})
+  with atomic_files.replacing(path) as file:
+    np.savez(file, a=np.arange(3))
 
 
 def write_figure(path):

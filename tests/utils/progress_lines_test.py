@@ -21,12 +21,13 @@ def clock(monkeypatch):
 
 
 def test_a_log_gets_a_line_a_minute(clock, capsys):
-  with progress_lines.shown(), progress_lines.about('fesem(4)'):
+  with progress_lines.shown():
+    display = progress_lines.display()
+    display.prefix = 'fesem(4): '
     with progress_lines.waiting_for('short'):
       clock[0] += 59
     with progress_lines.waiting_for('compiling'):
       clock[0] += 61
-    display = progress_lines.display()
     for done in range(1, 1001):
       clock[0] += 1 / 8
       display.rounds(done, 1000, 'loss 0.5', over=done == 1000)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fesem_jax.analysis import tables
 from fesem_jax.plots.lines import metric_name, over_runs
-from fesem_jax.utils.palette import PALETTE
+from fesem_jax.plots.style import PALETTE
 
 _POINTS, _CLIENTS = 200, 2000  # Of a curve, and of a run, at most.
 # Metrics of rounds that are no curves of their own.

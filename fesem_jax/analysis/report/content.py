@@ -12,13 +12,11 @@ from markupsafe import Markup
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from fesem_jax.analysis import tables
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.report import charts
 from fesem_jax.plots.clients import client_points
 from fesem_jax.plots.figures import clustered_runs, figures_of_methods, figures_of_run
 from fesem_jax.plots.style import STYLE, lay_out
-from fesem_jax.run.results.client_table import counted
 from fesem_jax.run.results.files import read_portrait
 from fesem_jax.run.results.frames import Frames
 from fesem_jax.utils import progress_lines
@@ -26,7 +24,6 @@ from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import printable, text_of
 from fesem_jax.utils.errors import check
 
-_WORST = 10
 # Columns of the table of runs -> their heads.
 _RUNS = {
   'method': 'method', 'seed': 'seed', 'status': 'status', 'rounds': 'rounds',
@@ -49,7 +46,6 @@ def content(comparison: Comparison) -> dict[str, Any]:
   first = _runs(frames, runs.drop_duplicates('method')['run'])
   points = _clients(first)
   splits = ', '.join(runs.get('config.evaluate_on', pd.Series(['test'])).unique())
-  by_method = first.clients.groupby('method', observed=True)
   specs = {'curves': charts.curves(frames.rounds)} if len(frames.rounds) else {}
   specs |= {'clients': charts.clients(points)} if len(points) else {}
   table = comparison.table if done.any() else None
@@ -61,7 +57,6 @@ def content(comparison: Comparison) -> dict[str, Any]:
       'notes': table.notes if table else ['No run has finished.'],
       'specs': specs,
       'figures': list(_figures(comparison, first)),
-      'extremes': [(m, *_extremes(c)) for m, c in by_method],
       'runs': _html(runs.reindex(columns=list(_RUNS)).rename(columns=_RUNS)),
       'settings': [_html(table) for table in _settings(runs)],
       'library': Markup(library()),
@@ -115,21 +110,6 @@ def _svg(figure: Figure) -> Markup:
   plt.close(figure)
   text = file.getvalue().replace('#000000', 'currentColor')
   return Markup(text[text.index('<svg') :])
-
-
-def _extremes(clients: pd.DataFrame) -> tuple[Markup, Markup]:
-  """The worst and the best clients of a run by the first metric, none in both."""
-  metrics = [c for c in clients if c.startswith(('deployed_', 'finetuned_'))]
-  higher = tables.metric(metrics[0]).higher_is_better
-  measured = counted(clients).dropna(subset=metrics[0])
-  measured = measured.sort_values(metrics[0], ascending=higher, kind='stable')
-  for metric in metrics:
-    measured[metric] = [tables.metric(metric).text(value) for value in measured[metric]]
-  shown = measured.drop(columns=['run', 'method', 'seed', 'honest'], errors='ignore')
-  shown = shown.dropna(axis=1, how='all').rename(columns=lambda c: c.replace('_', ' '))
-  half = min(_WORST, -(-len(shown) // 2))
-  best = shown.iloc[half:].tail(_WORST).iloc[::-1]
-  return _html(shown.head(half)), _html(best)
 
 
 def _settings(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -17,7 +17,7 @@ from fesem_jax.core.types import Model, Params
 from fesem_jax.models.porting import to_state_dict
 from fesem_jax.tasks import CLASSIFICATION, TASKS, Task
 from fesem_jax.utils import processes
-from fesem_jax.utils.atomic_files import write_arrays_atomically
+from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import check
 
 _BATCH = 256  # Examples that are classified at once.
@@ -219,7 +219,8 @@ class DeployedModels:
     """
     path = pathlib.Path(path)
     check(path.suffix == '.npz', f'{path}: must end in .npz')
-    write_arrays_atomically(path, by_layer(self.params(**which)))
+    with replacing(path) as file:
+      np.savez_compressed(file, allow_pickle=False, **by_layer(self.params(**which)))
 
   def to_torch(self, **which: Any) -> dict[str, np.ndarray]:
     """One model as the arrays of a PyTorch `state_dict`; see `porting.to_state_dict`.

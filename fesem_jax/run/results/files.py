@@ -15,7 +15,7 @@ from fesem_jax.run.results import client_table, saved_models
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples, fetched
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils import processes
-from fesem_jax.utils.atomic_files import write_arrays_atomically, write_atomically
+from fesem_jax.utils.atomic_files import replacing, write_atomically
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.safe_files import read_npz, reading
 
@@ -130,7 +130,8 @@ def write_result(
       client_table.write(folder, result.clients)
       (folder / 'clients.npz').unlink(missing_ok=True)  # Of fewer rounds.
       if portrait:
-        write_arrays_atomically(folder / 'clients.npz', portrait)
+        with replacing(folder / 'clients.npz') as file:
+          np.savez_compressed(file, allow_pickle=False, **portrait)
     texts = [json.dumps(x, sort_keys=True) for x in (before, result.summary)]
     if texts[0] != texts[1]:
       _write_summary(folder, result.summary)

@@ -10,7 +10,7 @@ import numpy as np
 from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples, by_layer
-from fesem_jax.utils.atomic_files import write_arrays_atomically
+from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import UserError, check
 from fesem_jax.utils.safe_files import read_npz, reading
 
@@ -46,7 +46,8 @@ def write(
       arrays[name] = values
   for kind, layers in (('shared', models.shared), ('own', models.personal)):
     arrays |= {f'{kind}/{path}': x for path, x in layers.items()}
-  write_arrays_atomically(folder / file, arrays, compress=False)
+  with replacing(folder / file) as out:
+    np.savez(out, allow_pickle=False, **arrays)  # type: ignore[arg-type]
 
 
 def are_current(folder: pathlib.Path, rounds: int) -> bool:
