@@ -229,7 +229,7 @@ def _carried_out(
       result = Recorded.of(result, label, seed, config, workdir)
     end(place, result)
 
-  if display := progress_lines.display():
+  if display := progress_lines.current.get():
     display.prefix = f'{counter.about(label)}: '
   run_many([plan.spec for _, plan in planned], runs_at_once, keep, like)
   return [outcomes[place] for place in range(len(runs))]

@@ -75,7 +75,7 @@ class Replicate:
     self.out = files.MetricsWriter(spec.workdir, self.done)
     self.notes = list[str]()  # sentences that the summary keeps
     self.callbacks = [*self._additions(), *spec.callbacks]
-    self._display = progress_lines.display() if shows else None
+    self._display = progress_lines.current.get() if shows else None
     self.enter(max(self.done, 1))
 
   def _additions(self) -> list[Callback]:

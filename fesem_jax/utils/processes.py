@@ -87,17 +87,13 @@ def is_first() -> bool:
 
 def on_host(tree: Any) -> Any:
   """The complete arrays of a tree, on the host of every process."""
-  if count() == 1:
-    return jax.device_get(tree)
 
-  def whole(x: Any) -> Any:
-    if isinstance(x, jax.Array) and not (
-      x.is_fully_addressable or x.is_fully_replicated
-    ):
-      return multihost_utils.process_allgather(x, tiled=True)
-    return jax.device_get(x)
+  def gathered(x: Any) -> Any:
+    if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
+      return x
+    return multihost_utils.process_allgather(x, tiled=True)
 
-  return jax.tree.map(whole, tree)
+  return jax.device_get(jax.tree.map(gathered, tree))
 
 
 def from_first(make: Callable[[], _Value]) -> _Value:
@@ -144,10 +140,8 @@ def check_same(what: str, value: Any) -> None:
   """
   text = json.dumps(value, sort_keys=True).encode()
   digests = _gathered(np.frombuffer(hashlib.sha256(text).digest(), np.uint8))
-  if differs := np.flatnonzero((digests != digests[0]).any(axis=1)).tolist():
-    raise error_in_all(
-      f'process {differs[0]}: differs from the first in {what}; use the same command'
-    )
+  if (digests != digests[0]).any():
+    raise error_in_all(f'processes: differ in {what}; use the same command')
 
 
 def _broadcast(message: bytes) -> bytes:

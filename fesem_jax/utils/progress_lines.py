@@ -60,30 +60,26 @@ class Display(bars.Progress):
       print(text, file=sys.stderr, flush=True)
 
 
-_SHOWN = contextvars.ContextVar[Display | None]('shown', default=None)
+# The current display; None if progress is not shown.
+current = contextvars.ContextVar[Display | None]('current', default=None)
 
 
 @contextlib.contextmanager
 def shown(progress: bool = True) -> Iterator[None]:
   """Shows the progress of a block on standard error, or nothing."""
-  outer = _SHOWN.get()
+  outer = current.get()
   display = (outer or Display()) if progress else None
-  token = _SHOWN.set(display)
+  token = current.set(display)
   try:
     with contextlib.nullcontext() if outer or not display else display:
       yield
   finally:
-    _SHOWN.reset(token)
-
-
-def display() -> Display | None:
-  """The current display; None if progress is not shown."""
-  return _SHOWN.get()
+    current.reset(token)
 
 
 def waiting_for(operation: str) -> contextlib.AbstractContextManager[None]:
   """Shows the operation of a block."""
-  shown = _SHOWN.get()
+  shown = current.get()
   return shown.waiting_for(operation) if shown else contextlib.nullcontext()
 
 

@@ -94,7 +94,5 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
   """Raises `UserError` unless an argument is one of some texts."""
   if value not in choices:
     near = difflib.get_close_matches(str(value).lower(), choices, 1)
-    initials = {''.join(w[:1] for w in choice.split('_')): choice for choice in choices}
-    near = near or [initials[x] for x in [str(value)] if x in initials]  # 'lr'.
     hint = f'did you mean {near[0]}?' if near else f'expected {", ".join(choices)}'
     raise UserError(f'{name}: unknown value {value!r:.30}; {hint}')

@@ -5,9 +5,9 @@ import json
 import math
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import printable
@@ -25,7 +25,6 @@ _LATEX = {c: '\\' + c for c in '{}$&#%_'} | {
 _MARKDOWN = {c: '\\' + c for c in '\\`*[]<>|&~'}
 BEST, EQUAL = '•°'  # Marks of the best mean, and of what does not differ from it.
 _MOST_COLUMNS = 7  # Side by side.
-_LENGTH = 1000  # Characters of a text, at most.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,30 +44,29 @@ class Table:
   notes: Sequence[str] = ()
   caption: str = ''
 
-  def _panels(self) -> Iterator['DataFrame']:
+  def _panels(self) -> list['DataFrame']:
     """The cells, some groups of columns at a time."""
-    selected: list[tuple[str, str]] = []
-    for group in dict.fromkeys(self.cells.columns.get_level_values(0)):
-      columns = [column for column in self.cells.columns if column[0] == group]
-      if selected and len(selected) + len(columns) > _MOST_COLUMNS:
-        yield self.cells[selected]
-        selected = []
-      selected += columns
-    yield self.cells[selected]
+    panels: list[list[tuple[str, str]]] = [[]]
+    for _, group in self.cells.columns.to_frame().groupby(level=0, sort=False):
+      if len(panels[-1]) + len(group) > _MOST_COLUMNS:
+        panels.append([])
+      panels[-1] += list(group.index)
+    return [self.cells[columns] for columns in panels if columns]
 
   def __str__(self) -> str:
-    panels = []
-    for panel in self._panels():
-      shown = panel.map(_plain).apply(_with_room_for_marks)
-      panels.append(shown.rename(index=_plain).rename_axis(None).to_string())
-    return '\n'.join(['\n\n'.join(panels), *map(_plain, self.notes)])
+    def text(cell: str) -> str:  # With room for a mark, so that numbers are aligned.
+      return _plain(cell) + ' ' * (not cell.endswith((BEST, EQUAL)))
+
+    panels = [panel.map(text).rename(index=_plain) for panel in self._panels()]
+    texts = [panel.rename_axis(None).to_string() for panel in panels]
+    return '\n'.join(['\n\n'.join(texts), *map(_plain, self.notes)])
 
   def _repr_html_(self) -> str:
     return self.to_html() + ''.join(f'<p>{escape(note)}</p>' for note in self.notes)
 
   def to_html(self) -> str:
     """The table as HTML, without its notes."""
-    shown = _escaped(self.cells, escape, '<b>%s</b>').rename_axis(None)
+    shown = _escaped(self.cells, escape, r'<b>\1</b>').rename_axis(None)
     return shown.rename(columns=escape).to_html(escape=False, border=0)
 
   def to_markdown(self) -> str:
@@ -76,7 +74,7 @@ class Table:
     parts = []
     for panel in self._panels():
       heads = [self.cells.index.name or '', *(' '.join(c).strip() for c in panel)]
-      rows = _escaped(panel, _markdown, '**%s**').itertuples()
+      rows = _escaped(panel, _markdown, r'**\1**').itertuples()
       parts.append('\n'.join(markdown([*map(_markdown, heads)], rows)))
     return '\n\n'.join([*parts, *map(_markdown, self.notes)]) + '\n'
 
@@ -88,7 +86,7 @@ class Table:
       wide = r'\multicolumn{%d}{c}{%s}'
       heads = [wide % (groups.count(g), _latex(g)) for g in dict.fromkeys(groups)]
       rows = [['', *heads], ['', *(_latex(head) for _, head in panel)]]
-      rows += _escaped(panel, _latex, r'\textbf{%s}').itertuples()
+      rows += _escaped(panel, _latex, r'\\textbf{\1}').itertuples()
       texts = [' & '.join(row) + r' \\' for row in rows]
       first = self.caption or next(iter(self.notes), '')
       caption = ', '.join(filter(None, dict.fromkeys(groups))) if i else first
@@ -103,14 +101,14 @@ class Table:
     """The numbers as CSV, with all digits."""
     return self.numbers.to_csv(lineterminator='\n')
 
-  def write(self, folder: pathlib.Path, name: str = 'table') -> None:
-    """Writes NAME.md, .csv, .json and .tex to a folder."""
+  def write(self, folder: pathlib.Path) -> None:
+    """Writes table.md, .csv, .json and .tex to a folder."""
     numbers = self.numbers.reset_index().astype(object)
     rows = numbers.where(numbers.notna(), None).to_dict('records')
     texts = {'md': self.to_markdown(), 'csv': self.to_csv(), 'tex': self.to_latex()}
     texts['json'] = json.dumps(rows, indent=1) + '\n'
     for suffix, text in texts.items():
-      write_atomically(folder / f'{name}.{suffix}', text)
+      write_atomically(folder / f'table.{suffix}', text)
 
 
 def spread(mean: float, std: float, form: str) -> str:
@@ -119,26 +117,14 @@ def spread(mean: float, std: float, form: str) -> str:
   return '' if math.isnan(mean) else ' ± '.join(texts)
 
 
-def _with_room_for_marks(column: Sequence[str]) -> list[str]:
-  """Texts of a column, aligned where some of them end in marks."""
-  marks = [len(text) - len(text.rstrip(BEST + EQUAL)) for text in column]
-  return [t + ' ' * (max(marks) - n) for t, n in zip(column, marks, strict=True)]
-
-
-def _escaped(
-  cells: 'DataFrame', escape: Callable[[str], str], best: str
-) -> 'DataFrame':
-  """Cells and names of rows, escaped; the best ones in another form."""
-
-  def text(cell: str) -> str:
-    bare = escape(cell.removesuffix(BEST))
-    return best % bare if cell.endswith(BEST) else bare
-
-  return cells.map(text).rename(index=lambda name: escape(str(name)))
+def _escaped(cells: 'DataFrame', escape: Any, best: str) -> 'DataFrame':
+  """Cells and names of rows, escaped; in `best`, group 1 is the text of a best cell."""
+  shown = cells.map(escape).replace(f'^(.*){BEST}$', best, regex=True)
+  return shown.rename(index=lambda name: escape(str(name)))
 
 
 def _plain(value: object) -> str:
-  return printable(value, _LENGTH)
+  return printable(value, limit=1000)
 
 
 def _markdown(value: object) -> str:

@@ -203,7 +203,7 @@ def test_a_quiet_run_that_a_callback_ends_says_why(tmp_path, monkeypatch):
   )
   shown = []
   monkeypatch.setattr(
-    report, 'write_report', lambda *_: shown.append(progress_lines.display())
+    report, 'write_report', lambda *_: shown.append(progress_lines.current.get())
   )
   done = call(
     'run', '--dataset=synthetic_linear(groups=2)', '--num_clients=6', '--rounds=2',

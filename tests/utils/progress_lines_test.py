@@ -22,7 +22,7 @@ def clock(monkeypatch):
 
 def test_a_log_gets_a_line_a_minute(clock, capsys):
   with progress_lines.shown():
-    display = progress_lines.display()
+    display = progress_lines.current.get()
     display.prefix = 'fesem(4): '
     with progress_lines.waiting_for('short'):
       clock[0] += 59
@@ -59,7 +59,7 @@ def test_a_terminal_has_live_lines_that_fit(width, monkeypatch):
   monkeypatch.setenv('COLUMNS', str(width))
   figures = 'loss 0.523, [91.4%], clusters 25/25/25/25'
   with progress_lines.shown():
-    display = progress_lines.display()
+    display = progress_lines.current.get()
     with progress_lines.waiting_for('compiling [/a] round'):
       display.refresh()
     display.rounds(3, 20, figures)
