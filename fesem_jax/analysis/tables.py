@@ -306,18 +306,15 @@ def _add_scores(
     marked = {}
     if group in _KINDS and column.partition('.')[2] in task_of(runs).columns:
       marked = marks(runs, column, oracle, correct)
-    texts = _spreads(mean, std if is_metric else math.nan * std, f'z.{digits}f')
+    texts = _texts(f'z.{digits}f', mean, std if is_metric else None)
     texts = {m: text + marked.get(m, '') for m, text in texts.items()}
     parts.cells[title, heading(column)] = texts
 
 
-def _spreads(mean: 'Series', std: 'Series', form: str) -> dict[Any, str]:
-  """Method -> '86.6 ± 0.9'."""
+def _texts(form: str, mean: 'Series', std: 'Series | None' = None) -> dict[Any, str]:
+  """Method -> '86.6 ± 0.9', or '86.6' without deviations."""
+  std = math.nan * mean if std is None else std
   return {m: spread(x, std[m], form) for m, x in mean.items()}
-
-
-def _numbers(values: 'Series', form: str) -> dict[Any, str]:
-  return _spreads(values, math.nan * values, form)
 
 
 def _add_differences(parts: _Parts, against: 'DataFrame', kind: str) -> None:
@@ -328,13 +325,13 @@ def _add_differences(parts: _Parts, against: 'DataFrame', kind: str) -> None:
   group = f'{f"{COLUMNS[kind]} " * (kind != "deployed")}minus {reference}'
   form = f'+.{measure.digits + 1}f'
   favors = (against['p'] < 1 - LEVEL) & (against['difference'].map(measure.better) > 0)
-  texts = _numbers(against['difference'], form)
+  texts = _texts(form, against['difference'])
   texts |= {m: texts[m] + BEST for m in against.index[favors]}
   parts.cells[group, 'difference'] = texts
   intervals = against[['low', 'high']].dropna().itertuples()
   texts = {m: f'[{low:{form}}, {high:{form}}]' for m, low, high in intervals}
   parts.cells[group, '95 % interval'] = texts
-  parts.cells[group, 'p'] = _numbers(against['p'], '.2g')
+  parts.cells[group, 'p'] = _texts('.2g', against['p'])
 
 
 def _add_clients(parts: _Parts, clients: 'DataFrame', runs: 'DataFrame') -> None:
@@ -345,13 +342,13 @@ def _add_clients(parts: _Parts, clients: 'DataFrame', runs: 'DataFrame') -> None
     parts.keep(changes)
     digits = '.1f' if runs['seed'].nunique() > 1 else '.0f'
     for name in ('gain', 'equal', 'lose') if len(changes) else ():
-      texts = _spreads(changes[name, 'mean'], changes[name, 'std'], digits)
+      texts = _texts(digits, changes[name, 'mean'], changes[name, 'std'])
       parts.cells[f'clients relative to {base}', name] = texts
   column = 'fairness.deployed.worst_decile'
   if column in runs:
     worst = measure.factor * over_seeds(runs, [column])[column][['mean', 'std']]
     parts.keep(worst, 'worst_decile_')
-    texts = _spreads(worst['mean'], worst['std'], f'.{measure.digits}f')
+    texts = _texts(f'.{measure.digits}f', worst['mean'], worst['std'])
     parts.cells['worst tenth', f'{measure.name}{" (%)" * measure.percent}'] = texts
 
 
@@ -359,14 +356,14 @@ def _add_costs(parts: _Parts, runs: 'DataFrame') -> None:
   """Adds seconds, bytes, epsilon, and rounds to targets."""
   spent, cells = costs(runs), parts.cells
   parts.keep(spent)
-  cells['costs', 's/round'] = _numbers(spent['seconds_per_round'], '.3g')
+  cells['costs', 's/round'] = _texts('.3g', spent['seconds_per_round'])
   for column, head, unit in (
     ('sent', 'GB sent', 1e9), ('start', 'GB at start', 1e9),
     ('simulated_seconds', 'h on devices', 3600),
   ):  # fmt: skip
     if spent[column].max() > 0:
-      cells['costs', head] = _numbers(spent[column] / unit, '.3g')
-  cells['costs', 'epsilon'] = _numbers(spent['epsilon'], '.3g')
+      cells['costs', head] = _texts('.3g', spent[column] / unit)
+  cells['costs', 'epsilon'] = _texts('.3g', spent['epsilon'])
   for column in (c for c in runs if c.startswith('rounds_to.')):
     target = float(column.removeprefix('rounds_to.'))
     groups = runs.groupby('method', observed=True)[column]

@@ -1,11 +1,9 @@
 """Figures of runs: functions of a pandas frame and Matplotlib's axes."""
 
 from fesem_jax.plots.clients import class_counts, client_map, client_points, partition
-from fesem_jax.plots.clusters import cluster_sizes
 from fesem_jax.plots.figures import draw_comparison, draw_run, partitions, sweep_figure
 from fesem_jax.plots.images import sheet, typical_images
-from fesem_jax.plots.lines import average, curves, sweep
-from fesem_jax.plots.methods import client_spread, differences
+from fesem_jax.plots.lines import average, cluster_sizes, curves, differences, sweep
 from fesem_jax.plots.style import PALETTE, save
 
 __all__ = [
@@ -14,7 +12,6 @@ __all__ = [
   'class_counts',
   'client_map',
   'client_points',
-  'client_spread',
   'cluster_sizes',
   'curves',
   'differences',

@@ -44,14 +44,13 @@ def client_points(portrait: Portrait) -> pd.DataFrame:
   shares of variance of x and y.
   """
   sampled, xy = portrait['sampled'], portrait['coordinates']
-  xy = np.pad(xy, ((0, 0), (0, max(0, 2 - xy.shape[1]))))
   frame = pd.DataFrame({'client': portrait['names'][sampled], 'x': xy[:, 0]})
   clusters = portrait['assignment']
   frame = frame.assign(y=xy[:, 1], cluster=clusters[sampled] if len(clusters) else 0)
   truth = true_clusters(portrait.get('truth'), portrait.get('truth_names'))
   if truth is not None:
     frame['true_cluster'] = truth[sampled]
-  frame.attrs['shares'] = np.pad(portrait['variance'], (0, 2))[:2].tolist()
+  frame.attrs['shares'] = portrait['variance'][:2].tolist()
   return frame
 
 

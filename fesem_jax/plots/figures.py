@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from fesem_jax.analysis import tables
 from fesem_jax.analysis.comparison import Comparison
-from fesem_jax.plots import clients, clusters, images, lines, methods
+from fesem_jax.plots import clients, images, lines
 from fesem_jax.plots.clients import Portrait
 from fesem_jax.plots.style import STYLE, in_figure, legend_below, save
 from fesem_jax.run.results.files import read_portrait
@@ -86,7 +86,7 @@ def figures_of_run(frames: Frames) -> Figures:
   bad = ', bad clients too' * ('honest' in frames.clients)
   recorded, panels = set(rounds['metric']), Panels()
   if 'cluster_sizes.0' in recorded:
-    panels['Sizes'] = partial(clusters.cluster_sizes, rounds)
+    panels['Sizes'] = partial(lines.cluster_sizes, rounds)
     if rounds.loc[rounds['metric'] == 'moved', 'value'].any():
       panels['Moves'] = partial(lines.curves, rounds, metric='moved')
     if 'ari' in recorded:
@@ -116,16 +116,11 @@ def figures_of_methods(comparison: Comparison) -> Figures:
   """Figures of methods over seeds that there are data for."""
   frames, differences = comparison.frames, comparison.differences
   figures = _curves(frames)
-  if any(column.startswith('deployed_') for column in frames.clients):
-    title = _title(frames, 'clients\nline: median; triangle: mean of the worst tenth')
-    size = (5.0, 1.0 + 0.5 * frames.runs['method'].nunique())
-    spread: Panels = {'': partial(methods.client_spread, frames.clients)}
-    figures['clients'] = _side_by_side(spread, title, size)
   if len(differences):
     several = differences['low'].notna().any()
     subtitle = '95 % intervals; filled: p < 0.05' if several else 'one seed'
     size = (5.0, 0.8 + 0.32 * len(differences))
-    forest: Panels = {'': partial(methods.differences, differences)}
+    forest: Panels = {'': partial(lines.differences, differences)}
     figures['differences'] = _side_by_side(forest, _title(frames, subtitle), size)
   return figures
 

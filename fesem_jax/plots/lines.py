@@ -1,4 +1,4 @@
-"""Curves: metrics over rounds or costs, Eq. 6 by step, metrics over a flag's values."""
+"""Metrics of methods over rounds, costs or a flag's values, and their differences."""
 
 import re
 from typing import Any
@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 
 from fesem_jax.analysis import tables
 from fesem_jax.plots.style import (
+  SMALL,
   color_of,
   curve_style,
   in_figure,
   names_in_figure,
   over_rounds,
 )
-from fesem_jax.utils.display import text_of
 
 # Metrics, and what may stand below curves -> their names on an axis.
 NAMES = {
@@ -26,8 +26,7 @@ NAMES = {
   'objective': 'Mean squared distance to center (Eq. 6)',
   'moved': 'Clients that moved',
 }
-_WIDE = 10  # Ratio of values from which on an axis is logarithmic.
-_APART = 0.06  # Between methods at one value that is no number.
+_MAX_NAMED = 12  # Clusters in a legend of sizes.
 
 
 def metric_name(metric: str) -> str:
@@ -99,6 +98,36 @@ def curves(
   return ax
 
 
+def cluster_sizes(rounds: pd.DataFrame, ax: Axes) -> Axes:
+  """Draws the sizes of the clusters of one run; rounds without a record stay empty."""
+  recorded = rounds[rounds['metric'].str.startswith('cluster_sizes.')]
+  numbers = recorded['metric'].str.removeprefix('cluster_sizes.').astype(int)
+  sizes = recorded.pivot_table('value', 'round', numbers, fill_value=0).astype(int)
+  first, last = int(sizes.index[0]), int(sizes.index[-1])
+  all_rounds = sizes.astype(float).reindex(range(first, last + 1))
+  levels = np.pad(all_rounds.cumsum(axis=1).to_numpy(), ((0, 0), (1, 0)))
+  levels[all_rounds.isna().any(axis=1)] = np.nan
+  edges = np.arange(first, last + 2) - 0.5
+  handles = {}
+  for i, k in enumerate(sizes):
+    ends, color = (levels[:, i + 1], edges), color_of(k)
+    handles[k] = ax.stairs(*ends, baseline=levels[:, i], fill=True, color=color)
+  for level in levels.T[1:-1]:  # Between neighbors of one color, too.
+    ax.stairs(level, edges, baseline=None, color='white', linewidth=1)
+  ax.set_xlim(edges[0], edges[-1])
+  ax.set_ylim(0, sizes.sum(axis=1).max())
+  at_end = sizes.iloc[-1]
+  named = at_end[at_end > 0].nlargest(_MAX_NAMED).index.sort_values(ascending=False)
+  texts = [f'{k}: {at_end[k]}' for k in named]
+  title = f'cluster: clients\nin round {last}'
+  fonts: dict[str, Any] = {'title': title, 'title_fontsize': SMALL}
+  fonts |= {'fontsize': SMALL, 'loc': 'center left', 'bbox_to_anchor': (1, 0.5)}
+  ax.legend([handles[k] for k in named], texts, **fonts)
+  ax.set_ylabel('Clients')
+  over_rounds(ax)
+  return ax
+
+
 def _legend_names(rounds: pd.DataFrame, frame: pd.DataFrame) -> dict[Any, str]:
   """Names of methods; they tell of missing seeds and of runs that ended early."""
   seeds = frame.groupby('method', observed=True)['seeds'].max()
@@ -116,48 +145,45 @@ def sweep(runs: pd.DataFrame, ax: Axes, flag: str, column: str = '') -> Axes:
   """Draws a metric of each method over the values of a flag, mean and deviation.
 
   `runs` are of a comparison with `--sweep`; `column` is by default the deployed metric
-  that ranks models. A method without the flag, or that sets it itself, has one value
-  everywhere. `ax.legend()` names the methods.
+  that ranks models. Values are in order, at even distances. A method without the flag,
+  or that sets it itself, has one value everywhere. `ax.legend()` names the methods.
   """
-  column = column or tables.score(runs)
-  frame, values = _by_value(runs, flag, column)
-  numeric = all(type(v) in (int, float) for v in values)
-  places = np.array(values if numeric else range(len(values)), float)
-  for i, (method, rows) in enumerate(frame.groupby('method', sort=False)):
-    means = tables.metric(column).factor * rows.set_index('place')[['mean', 'std']]
-    # Equal ones would hide each other.
-    x = places[means.index] + (0 if numeric else _APART * i)
-    name = names_in_figure([method])[0]
-    ax.plot(x, means['mean'], label=name, **curve_style(i))
-    ends = means['mean'] - means['std'], means['mean'] + means['std']
-    ax.fill_between(x, *ends, color=color_of(i), alpha=0.15, linewidth=0)
-  positive = places[places > 0]
-  if numeric and positive.max(initial=0) >= _WIDE * positive.min(initial=np.inf):
-    ax.set_xscale('symlog', linthresh=positive.min(), linscale=0.5)
-  ax.set_xticks(places, [in_figure(text_of(v)) for v in values])
-  ax.xaxis.set_minor_locator(ticker.NullLocator())
+  column, labels = column or tables.score(runs), runs['method'].astype(str)
+  # Labels have the values, also of one number of an expression: partition.alpha.
+  parts = labels.str.extract(rf'^(.*)([(;]){re.escape(flag)}=(.*)\)$')
+  names = (parts[0] + parts[1].map({'(': '', ';': ')'})).fillna(labels)
+  texts, values = parts[2], pd.Series(parts[2].dropna().unique())
+  numbers = pd.to_numeric(values, errors='coerce')
+  values = values[numbers.sort_values().index] if numbers.notna().all() else values
+  scores = tables.metric(column).factor * runs[column].astype(float)
+  for i, name in enumerate(names.unique()):
+    of_method = names == name
+    seeds = [scores[of_method & (texts.isna() | (texts == x))] for x in values]
+    mean, std = np.transpose([(x.mean(), x.std()) for x in seeds])
+    ax.plot(mean, label=names_in_figure([name])[0], **curve_style(i))
+    band = range(len(values)), mean - std, mean + std
+    ax.fill_between(*band, fc=color_of(i), alpha=0.15, lw=0)
+  ax.set_xticks(range(len(values)), map(in_figure, values))
   ax.set(xlabel=in_figure(flag), ylabel=metric_name(column))
   return ax
 
 
-def _by_value(
-  runs: pd.DataFrame, flag: str, column: str
-) -> tuple[pd.DataFrame, list[Any]]:
-  """`method`, `place` of its value, `mean` and `std` over seeds; and the values."""
-  labels = runs['method'].astype(str)
-  # Labels have the values, also of one number of an expression: partition.alpha.
-  parts = labels.str.extract(rf'^(.*)([(;]){re.escape(flag)}=(.*)\)$')
-  base, settings = parts[0] + parts[1].map({'(': '', ';': ')'}), parts[2]
-  varies, numbers = settings.notna(), pd.to_numeric(settings, errors='coerce')
-  is_numeric = numbers[varies].notna().all()
-  settings = numbers if is_numeric else settings
-  values = list(dict.fromkeys(settings[varies]))
-  values = sorted(values) if is_numeric else values
-  scores = runs[column].astype(float)
-  frame = pd.DataFrame({'method': base.fillna(labels), 'value': scores})
-  frame['place'] = settings.map(values.index, 'ignore')
-  # What does not vary is the same at all values.
-  fixed = [frame[~varies].assign(place=place) for place in range(len(values))]
-  groups = pd.concat([frame[varies], *fixed]).groupby(['method', 'place'], sort=False)
-  statistics = groups['value'].agg(['mean', 'std']).reset_index()
-  return statistics.sort_values('place').astype({'place': int}), values
+def differences(frame: pd.DataFrame, ax: Axes) -> Axes:
+  """Draws the differences of methods to a reference; filled where p is below 0.05.
+
+  `frame` is of `tables.differences` or `Comparison.differences`.
+  """
+  column, names = frame.attrs['column'], names_in_figure(frame.index)
+  ax.axvline(0, color='0.4', linewidth=1)
+  for place, row in enumerate(frame.itertuples()):
+    color = color_of(0 if tables.metric(column).better(row.difference) > 0 else 1)
+    ax.plot([row.low, row.high], [place, place], color=color)
+    fill = color if row.p < 0.05 else 'white'
+    ax.plot(row.difference, place, 'o', color=color, markerfacecolor=fill)
+    names[place] += '\n(infinite)' * bool(np.isinf(row.difference))
+  ax.set_yticks(range(len(frame)), names)
+  ax.set_ylim(len(frame) - 0.5, -0.5)
+  reference = in_figure(str(frame.attrs['reference']))
+  label = metric_name(column).replace('(%)', '(points)')
+  ax.set_xlabel(f'{label}\nminus {reference}')
+  return ax

@@ -85,8 +85,7 @@ def legend_below(figure: Figure, *axes: Axes, title: str | None = None) -> None:
   labels = [label for _, labels in legends for label in labels]
   longest = max(map(len, '\n'.join(labels).split('\n')))
   room = int(figure.get_size_inches()[0] / (0.5 + 0.08 * longest))
-  rows = -(-len(labels) // max(1, room))
-  columns = -(-len(labels) // max(1, rows))
+  columns = max(1, min(room, len(labels)))
   figure.legend(handles, labels, loc='outside lower center', ncols=columns, title=title)
 
 

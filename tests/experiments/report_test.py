@@ -22,7 +22,7 @@ def test_figures_of_runs_and_comparisons_have_the_formats_asked_for(compared, tm
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   names = {path.name for path in (tmp_path / 'drawn' / compared.name).iterdir()}
-  stems = ('convergence', 'clients', 'differences', 'fesem(2)_clusters')
+  stems = ('convergence', 'classes', 'differences', 'fesem(2)_clusters')
   assert names >= {f'{stem}.{kind}' for stem in stems for kind in ('pdf', 'png')}
   assert (tmp_path / 'drawn/seed0/convergence.pdf').is_file()
   assert not (run / 'plots').exists()

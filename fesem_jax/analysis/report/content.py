@@ -90,9 +90,8 @@ def _clients(first: Frames) -> pd.DataFrame:
 
 def _figures(comparison: Comparison, first: Frames) -> Iterator[tuple[str, Markup]]:
   """Titles and SVG of the figures that stand still; 'classes' are alike for methods."""
-  for name, draw in figures_of_methods(comparison).items():
-    if name in ('clients', 'differences'):
-      yield name, _svg(draw())
+  if draw := figures_of_methods(comparison).get('differences'):
+    yield 'differences', _svg(draw())
   shown, clustered = set(_FIGURES), clustered_runs(first)[:_DRAWN]
   for run in clustered or [_runs(first, first.runs['run'][:1])]:
     for name, draw in figures_of_run(run).items():
