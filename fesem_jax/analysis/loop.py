@@ -220,6 +220,8 @@ def _carried_out(
       spec = plan.spec
       if result is not None:
         plan.after(result)
+        if spec.workdir:
+          (spec.workdir / '.lock').unlink(missing_ok=True)  # Of a finished run.
         if spec.workdir and is_tuning:
           shutil.rmtree(spec.workdir / 'checkpoints', ignore_errors=True)
       config = dict(spec.values) if spec.config is None else spec.config
