@@ -47,9 +47,9 @@ class Display(bars.Progress):
     if self._rounds is None:
       self._rounds = self.add_task(title, completed=done, total=total)
     self.update(self._rounds, completed=done, description=title)
-    (task,) = [t for t in self.tasks if t.id == self._rounds]
+    left = next(t for t in self.tasks if t.id == self._rounds).time_remaining
     if time.monotonic() - self._logged >= _EVERY:
-      self._log(f'{title}, {duration(task.time_remaining or 0.0)} left')
+      self._log(title + ('' if left is None else f', {duration(left)} left'))
     if over:
       self.remove_task(self._rounds)
       self._rounds = None
