@@ -1,6 +1,6 @@
 r"""Bits of models over repetitions, layouts, processes and resumed runs.
 
-  python -m benchmarks.identical [--torch_python=PYTHON]
+  python -m benchmarks.identical [--identical] [--torch_python=PYTHON]
 
 The table compares models after each round with those of the first run: equal SHA-256,
 or the largest distance as a share of the round's move. Repetitions, two processes and
@@ -37,6 +37,7 @@ from fesem_jax.utils import processes
 _REPETITIONS = flags.DEFINE_integer('repetitions', 10, 'Runs of the first layout.')
 _ROUNDS = flags.DEFINE_integer('rounds', 3, 'Rounds of a run.')
 _CLIENTS = flags.DEFINE_integer('num_clients', 16, 'Clients of a run.')
+_IDENTICAL = flags.DEFINE_bool('identical', False, 'Runs with --identical.')
 _TORCH = flags.DEFINE_string('torch_python', None, 'Python with flwr and blazefl.')
 _METHODS = flags.DEFINE_list(
   'methods',
@@ -110,7 +111,8 @@ def models_of(
 
 def run(case: dict[str, Any]) -> None:
   """Runs a case in this process, each method in each layout, and saves its models."""
-  sharding.setup_devices(case['devices'], processes.Group(*case['group']))
+  group = processes.Group(*case['group'])
+  sharding.setup_devices(case['devices'], group, identical=_IDENTICAL.value)
   jax.config.update('jax_enable_compilation_cache', False)
   saved: dict[str, Any] = {
     f'{method} {what}': models_of(

@@ -106,7 +106,7 @@ def setup_devices() -> None:
   """Sets up JAX; a process that launches jobs leaves accelerators to them."""
   if flags.FLAGS.launcher:
     jax.config.update('jax_platforms', 'cpu')
-  sharding.setup_devices(flags.FLAGS.num_devices)
+  sharding.setup_devices(flags.FLAGS.num_devices, identical=flags.FLAGS.identical)
 
 
 def launch(

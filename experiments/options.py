@@ -224,6 +224,7 @@ class Machine:
     shared_start: Share dense kernels of clients with the same start.
     runs_at_once: Runs of fesem-compare side by side; 0: automatic; 1: one by one.
     num_devices: Devices of all processes; 0: all, on CPU one per core.
+    identical: The same bits on 1, 2 and 4 devices.
     data_placement: Examples on every device, or those of a client on its device.
   """
 
@@ -232,6 +233,7 @@ class Machine:
   shared_start: SharedStart = 'auto'
   runs_at_once: Annotated[int, Range(0, 1024)] = 0
   num_devices: Annotated[int, Range(0, 1024)] = 0
+  identical: bool = False
   data_placement: DataPlacement = 'auto'
 
 

@@ -63,7 +63,7 @@ def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
   group = processes.Group(f.coordinator_address, f.process_id, f.num_processes)
-  sharding.setup_devices(f.num_devices, group)
+  sharding.setup_devices(f.num_devices, group, identical=f.identical)
   if not processes.is_first():
     logging.set_verbosity(logging.ERROR)
   config = chosen_configuration()

@@ -148,7 +148,7 @@ def _deal(
   positions: np.ndarray, size: int, train: FederatedData, mesh: Mesh
 ) -> np.ndarray:
   """[S] int32 `positions`, padded to a multiple of the devices, dealt by sizes."""
-  padding = size + -size % mesh.size - len(positions)
+  padding = size + -size % sharding.divisor(mesh) - len(positions)
   positions = np.concatenate([positions, np.full(padding, train.num_clients)])
   sizes = np.append(np.asarray(train.sizes()), 0)[positions]
   return positions[sharding.deal(sizes)].astype(np.int32)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax.core import tree
+from fesem_jax.core import sharding, tree
 from fesem_jax.core.batching import SIDE
 from fesem_jax.core.offloading import is_offloaded
 from fesem_jax.core.platforms import per_device
@@ -67,11 +67,13 @@ def map_clients(
   divides = ids.shape[0] % mesh.size == 0
   check(divides, f'cohort: {ids.shape[0]} places on {mesh.size} devices; use cohort_of')
   finish = finish and jax.jit(finish, inline=True)  # Traced once.
+  shards = sharding.shards_per_device(mesh, ids.shape[0])
+  ahead = reads_ahead(mesh) and not shards
   on_device = _over_chunks(
-    body, finish, per_chunk, part, num_groups, empty, replaces, reads_ahead(mesh)
+    body, finish, per_chunk, part, num_groups, empty, replaces, ahead, shards
   )
   clients = jnp.asarray(ids), work, client_rows, into, group
-  return per_device(on_device, mesh, 1)(clients, shared, sums)
+  return per_device(on_device, mesh, 1, shards > 0)(clients, shared, sums)
 
 
 def _over_chunks(
@@ -83,10 +85,11 @@ def _over_chunks(
   empty: int,
   replaces: bool,
   ahead: bool,
+  shards: int,
 ) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
   def on_device(clients: Any, shared: Any, sums: Any) -> tuple[Any, Any]:
     ids, work, client_rows, into, group = clients
-    order, number = in_chunks(work, per_chunk, group, num_groups)
+    order, number = _in_shards(shards, work, per_chunk, group, num_groups)
     most, width = order.shape
     # The largest divisor up to `part`, so that all parts have equal sizes.
     parts = 1 if finish is None else -(-width // max(1, part))
@@ -150,10 +153,33 @@ def _over_chunks(
 
     results = jax.tree.map(filled, into, shapes, is_leaf=_is_leaf)
     first = _fetched(stacks(results), slots) if ahead else None
-    (results, _), sums = add_up(number, run, (results, first), sums, most)
+    if not shards:
+      (results, _), sums = add_up(number, run, (results, first), sums, most)
+      return results, sums
+
+    def run_shard(carry: Any, shard: tuple[jax.Array, jax.Array]) -> Any:
+      i, number = shard
+      return add_up(number, lambda j, c: run(i + j, c), carry, sums, most // shards)
+
+    firsts = jnp.arange(0, most, most // shards)
+    (results, _), sums = jax.lax.scan(run_shard, (results, first), (firsts, number))
     return results, sums
 
   return on_device
+
+
+def _in_shards(
+  shards: int, work: jax.Array, most: int, group: jax.Array | None, num_groups: int
+) -> tuple[jax.Array, Any]:
+  """`in_chunks`, shard by shard, with the number of chunks [E] of each shard."""
+  if not shards:
+    return in_chunks(work, most, group, num_groups)
+  size = work.shape[0] // shards
+  split = jax.tree.map(lambda x: x.reshape(shards, size), (work, group))
+  order, numbers = jax.vmap(lambda w, g: in_chunks(w, most, g, num_groups))(*split)
+  firsts = size * jnp.arange(shards)[:, None, None]
+  order = jnp.where(order < size, order + firsts, work.shape[0])
+  return order.reshape(-1, order.shape[-1]), numbers
 
 
 def in_chunks(

@@ -26,20 +26,28 @@ def choose(
 
 
 def per_device(
-  fn: Callable[..., Any], mesh: Mesh | None, num_split: int
+  fn: Callable[..., Any], mesh: Mesh | None, num_split: int, in_shards: bool = False
 ) -> Callable[..., Any]:
   """Runs `fn` on each device's clients.
 
   `fn` maps arrays to rows, with a leading client axis, and sums over devices, either of
   which may be None. `num_split` leading arguments have that axis; others are
-  replicated, except for split data. Without a `mesh`, nothing is split.
+  replicated, except for split data. Without a `mesh`, nothing is split. With
+  `in_shards`, `fn` returns sums of each shard of a device, with a leading axis.
   """
-  if mesh is None or mesh.size == 1:
+  if mesh is None or (mesh.size == 1 and not in_shards):
     return fn
 
   def on_one(*args: Any) -> Any:
     rows, sums = fn(*args)
-    return rows, jax.lax.psum(sums, CLIENTS)
+    if not in_shards:
+      return rows, jax.lax.psum(sums, CLIENTS)
+    if mesh.size > 1:
+      sums = jax.lax.all_gather(sums, CLIENTS, tiled=True)
+    return rows, jax.tree.map(_sum_of_neighbors, sums)
+
+  if mesh.size == 1:
+    return on_one
 
   def run(*args: Any) -> Any:
     specs = [
@@ -55,6 +63,13 @@ def per_device(
     )(*args)
 
   return run
+
+
+def _sum_of_neighbors(x: jax.Array) -> jax.Array:
+  """The sum over the first axis: of neighbors, of their neighbors, and so on."""
+  while x.shape[0] % 2 == 0:
+    x = x[::2] + x[1::2]
+  return x.sum(axis=0)
 
 
 def specs_of(tree: Any) -> Any:

@@ -8,6 +8,7 @@ from jax.sharding import Mesh
 from fesem_jax.core import prng_streams, stratified
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.sharding import divisor
 from fesem_jax.core.types import Cohort, HostOrDeviceArray
 from fesem_jax.utils.errors import check
 
@@ -36,7 +37,7 @@ def cohort_of(
   ids = data.positions(client_ids)
   if data.shard_rows is not None:
     ids = stratified.on_their_devices(ids, data.num_clients, mesh)
-  padding = jnp.full(-ids.shape[0] % mesh.size, data.num_clients, jnp.int32)
+  padding = jnp.full(-ids.shape[0] % divisor(mesh), data.num_clients, jnp.int32)
   return Cohort(jnp.concatenate([ids, padding]), everyone=False, round=round)
 
 
@@ -78,7 +79,7 @@ def sample_clients(
     ids = stratified.drawn_on_devices(key, drawn, draw, exists, places, mesh)
     return Cohort(ids, everyone=False)
   ids = first_at_random(keys, exists, count)
-  padding = jnp.full(-ids.shape[0] % mesh.size, data.num_clients, jnp.int32)
+  padding = jnp.full(-ids.shape[0] % divisor(mesh), data.num_clients, jnp.int32)
   ids = jnp.concatenate([ids, padding])
   if number is not None:
     ids = jnp.where(jnp.arange(ids.shape[0]) < number, ids, data.num_clients)

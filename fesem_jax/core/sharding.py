@@ -24,6 +24,9 @@ _DEALS = 10
 # do not depend on a device count that divides it.
 _SHARDS = 8
 
+# Whether sums over clients are identical on 1, 2 and 4 devices; see `setup_devices`.
+is_identical = False
+
 _GIB = 2**30
 
 
@@ -52,6 +55,18 @@ def chip_memory(kind: str) -> int | None:
 def num_shards(num_devices: int) -> int:
   """Shards of clients, a multiple of 8 and of the devices, which decide their order."""
   return math.lcm(_SHARDS, num_devices)
+
+
+def divisor(mesh: Mesh) -> int:
+  """What the places of a cohort are a multiple of."""
+  return num_shards(mesh.size) if is_identical else mesh.size
+
+
+def shards_per_device(mesh: Mesh | None, places: int) -> int:
+  """Shards of so many clients that a device adds up one by one; 0: all at once."""
+  if mesh is None or not is_identical or places % divisor(mesh):
+    return 0
+  return divisor(mesh) // mesh.size
 
 
 @checked
@@ -160,18 +175,24 @@ def cores() -> int:
   return os.cpu_count() or 1
 
 
-def setup_devices(num_devices: int = 0, group: processes.Group | None = None) -> None:
+def setup_devices(
+  num_devices: int = 0, group: processes.Group | None = None, identical: bool = False
+) -> None:
   """Creates one XLA device per CPU core; call it before any other use of JAX.
 
   Splitting clients over them is much faster than splitting each operation. Sets float32
   precision of products on accelerators and the cache of compiled programs in
   ~/.cache/fesem_jax, unless JAX's environment variables do.
 
-  `num_devices` are the CPU devices of all processes of `group`; 0 is one per core.
+  `num_devices` are the CPU devices of all processes of `group`; 0 is one per core. With
+  `identical`, sums over clients have the same bits on 1, 2 and 4 devices.
   Raises `RuntimeError` if JAX is in use or lacks the platform of JAX_PLATFORMS, and
   `UserError` if the processes cannot connect.
   """
-  group = group or processes.Group()
+  global is_identical
+  is_identical, group = identical, group or processes.Group()
+  if identical:  # Eigen splits some convolutions by the number of threads.
+    os.environ.setdefault('PJRT_NPROC', '4')
   share = -(-max(0, num_devices) // max(1, group.num_processes))
   jax.config.update('jax_num_cpu_devices', share or cores())
   if jax.config.values['jax_compilation_cache_dir'] is None:

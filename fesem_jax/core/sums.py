@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax.core import platforms, tree
+from fesem_jax.core import platforms, sharding, tree
 from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 
@@ -211,8 +211,10 @@ def mean_of(sums: ClusterSums, origins: Params) -> Params:
   """[K, ...] means, as of `add_rows`; the origin where the total weight is 0."""
 
   def mean(sum_of: jax.Array, origin: jax.Array) -> jax.Array:
-    weight = sums.weight.reshape((-1,) + (1,) * (origin.ndim - 1))
-    return origin + sum_of / or_one(weight)
+    weight = or_one(sums.weight.reshape((-1,) + (1,) * (origin.ndim - 1)))
+    if sharding.is_identical:  # XLA forms this product in some programs only.
+      return origin + sum_of * (1 / weight)
+    return origin + sum_of / weight
 
   return jax.tree.map(mean, sums.params, origins)
 
@@ -225,11 +227,20 @@ def cluster_sums(
   mesh: Mesh | None = None,
 ) -> ClusterSums:
   """Sums over the rows of each cluster; arguments as in `weighted_mean`."""
+  shards = sharding.shards_per_device(mesh, weights.shape[0])
 
   def on_device(stack, cluster, weights, origins):
-    return None, add_rows(no_sums(origins), stack, cluster, weights, origins)
+    def add(stack, cluster, weights):
+      return add_rows(no_sums(origins), stack, cluster, weights, origins)
 
-  return per_device(on_device, mesh, 3)(stack, cluster, weights, origins)[1]
+    rows = stack, cluster, weights
+    if not shards:
+      return None, add(*rows)
+    rows = jax.tree.map(lambda x: x.reshape(shards, -1, *x.shape[1:]), rows)
+    return None, jax.lax.map(lambda r: add(*r), rows)
+
+  run = per_device(on_device, mesh, 3, shards > 0)
+  return run(stack, cluster, weights, origins)[1]
 
 
 def weighted_mean(

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.extend.core import Jaxpr
 
-from fesem_jax.core import placement
+from fesem_jax.core import placement, sharding
 from fesem_jax.core.arrangement import process_clients
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.made_by import PLAIN
@@ -78,6 +78,7 @@ def _code(spec: Spec, runner: Runner, train: FederatedData) -> dict[str, Any]:
   local = spec.algorithm.local
   where = [local.mesh.devices.flat[0].platform, local.mesh.size]
   where += [getattr(local, name) for name in sorted(_PLACEMENT)]
+  where += ['identical'] * sharding.is_identical
   where += [train.max_examples, *(x.shape for x in jax.tree.leaves(train))]
   where += [jax.__version__, provenance.commit() or __version__]
   text = programs.once(('text of a round', runner), lambda: _text_of(runner.traced))

@@ -57,7 +57,7 @@ def choose(
   count = side_by_side(local, layer_kernels, start.shared, num_clients)
   if local.shared_start == 'on' or local.clients_per_shared_start:
     return layer_kernels, count
-  num_local = -(-num_clients // local.mesh.size)
+  num_local = -(-num_clients // sharding.divisor(local.mesh))
   if local.mesh.devices.flat[0].platform != 'cpu':
     # Whatever fits into its memory: changes need less of it than kernels.
     fits = 2 * _clients_per_center(num_local, start.shared) >= min(_FEW, num_local)
@@ -92,7 +92,7 @@ def side_by_side(
   flat = flatten_dict(weights)
   shapes = [flat[*kernel.path, KERNEL].shape[1:] for kernel in kernels]
   numbers = sum(k.rows * k.steps * sum(s) for k, s in zip(kernels, shapes, strict=True))
-  num_local = -(-num_clients // local.mesh.size)
+  num_local = -(-num_clients // sharding.divisor(local.mesh))
   device = local.mesh.devices.flat[0]
   if device.platform == 'cpu':
     most = max(1, min(num_local, _SIDE_BY_SIDE, _CACHED // numbers))
