@@ -39,14 +39,13 @@ def true_clusters(
 def client_points(portrait: Portrait) -> pd.DataFrame:
   """Local models of sampled clients in the plane of their first two components.
 
-  `portrait` is a `Result.portrait`. Columns are `client`, `x`, `y`, `cluster`, 0
-  without clusters, and `true_cluster` where it is known; `attrs['shares']` are the
+  `portrait` is a `Result.portrait` of a method with clusters. Columns are `client`,
+  `x`, `y`, `cluster`, and `true_cluster` where it is known; `attrs['shares']` are the
   shares of variance of x and y.
   """
   sampled, xy = portrait['sampled'], portrait['coordinates']
   frame = pd.DataFrame({'client': portrait['names'][sampled], 'x': xy[:, 0]})
-  clusters = portrait['assignment']
-  frame = frame.assign(y=xy[:, 1], cluster=clusters[sampled] if len(clusters) else 0)
+  frame = frame.assign(y=xy[:, 1], cluster=portrait['assignment'][sampled])
   truth = true_clusters(portrait.get('truth'), portrait.get('truth_names'))
   if truth is not None:
     frame['true_cluster'] = truth[sampled]

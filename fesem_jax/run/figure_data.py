@@ -102,7 +102,7 @@ def draw(
   seed: int,
   places: np.ndarray,
 ) -> dict[str, np.ndarray]:
-  """Principal components of local models, and what is known of the clients.
+  """Principal components of local models of a method with clusters.
 
   Up to 400 clients train once more from the model they deploy, as in a round but
   without noise, compression or lies of bad clients. `sampled` are their positions.
@@ -116,14 +116,20 @@ def draw(
   products = products[np.ix_(kept, kept)]
   coordinates = principal_components(products, _COMPONENTS)
   variance = np.square(coordinates).sum(axis=0) / max(np.trace(products), 1e-30)
-  info, absent = train.info, np.array([], np.int32)
-  out = {
-    'names': info.names[places],
-    'truth': absent if info.clusters is None else np.array(info.clusters)[places],
-    'assignment': absent if clusters is None else np.asarray(clusters)[places],
+  return {
+    'assignment': np.asarray(clusters)[places],
     'sampled': np.argsort(places)[ids[kept]],
     'coordinates': coordinates.astype(np.float32),
     'variance': variance.astype(np.float32),
+  }
+
+
+def known(train: FederatedData, places: np.ndarray) -> dict[str, np.ndarray]:
+  """What the data tell of the clients: names, true clusters and names of classes."""
+  info = train.info
+  out = {
+    'names': info.names[places],
+    'truth': None if info.clusters is None else np.array(info.clusters)[places],
     'truth_names': info.cluster_names,
     'class_names': info.class_names,
   }
@@ -138,7 +144,7 @@ def sheets(
   `sheet_clients` [K, 6] are -1 where a cluster has fewer.
   """
   sampled, coordinates = picture['sampled'], picture['coordinates']
-  if not len(picture['assignment']) or len(train.example_shape) not in (2, 3):
+  if len(train.example_shape) not in (2, 3):
     return {}
   count, assignment = picture['assignment'].max() + 1, picture['assignment'][sampled]
   shape = (count, _SHEET_CLIENTS, _SHEET_IMAGES, *train.example_shape)

@@ -156,7 +156,7 @@ def _run_members(
   inputs, done = _inputs(runner, runs), runs[0].done
   if done < runs[0].spec.rounds:
     _ = runner.programs
-    for run in runs:
+    for run in runs if runner.deployed.has_clusters() else ():
       if run.spec.workdir is not None and run.spec.make_portrait:
         args = run.algorithm, runner.shape, run.splits[0], run.spec.seed
         figure_data.local_models(*args)

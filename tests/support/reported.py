@@ -105,23 +105,23 @@ def _finish(folder, config, task, table, last):
   (folder / 'summary.json').write_text(json.dumps(summary))
   client_table.write(folder, table)
   rng = np.random.default_rng(config['seed'])
-  sampled = np.arange(0, count, max(1, count // 400))[:400]
   arrays = {
     'names': table['client'].to_numpy(str),
     'truth': table['true_cluster'].to_numpy(),
     'truth_names': np.array(['upright', 'turned']),
-    'assignment': cluster,
-    'sampled': sampled,
-    'coordinates': rng.normal(size=(len(sampled), 3)).astype(np.float32),
-    'variance': np.array([0.6, 0.25, 0.15], np.float32),
     'label_counts': rng.integers(0, 9, (count, 1 if task != CLASSIFICATION else 10)),
   }
-  clusters = max(cluster, default=0) + 1
   if len(cluster):
-    arrays['sheet_images'] = rng.integers(0, 16, (clusters, 3, 4, 8, 8)).astype(
-      np.uint8
-    )
-    arrays['sheet_clients'] = np.arange(clusters * 3).reshape(clusters, 3) % count
+    clusters, sampled = max(cluster) + 1, np.arange(count)[:: max(1, count // 400)]
+    images = rng.integers(0, 16, (clusters, 3, 4, 8, 8))
+    arrays |= {
+      'assignment': cluster,
+      'sampled': sampled[:400],
+      'coordinates': rng.normal(size=(len(sampled[:400]), 3)).astype(np.float32),
+      'variance': np.array([0.6, 0.25, 0.15], np.float32),
+      'sheet_images': images.astype(np.uint8),
+      'sheet_clients': np.arange(clusters * 3).reshape(clusters, 3) % count,
+    }
   np.savez(folder / 'clients.npz', **arrays)
 
 
