@@ -18,7 +18,6 @@ from fesem_jax.run.results import client_table, records
 from fesem_jax.run.results.files import read_result, write_result
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.selecting import draw
-from fesem_jax.utils import free_memory
 
 
 def finish(run: Replicate, began: np.ndarray, measure: Callable[[], Any]) -> Result:
@@ -76,7 +75,6 @@ def _measured(run: Replicate, began: np.ndarray, measure: Callable[[], Any]) -> 
   if run.measured is None:
     run.measure_again(measure(), run.state)
   assert run.measured is not None
-  free_memory.give_back()  # That of the last evaluation.
   spec, state, train = run.spec, run.state, run.splits[0]
   counts = label_counts(run.on_host)
   picture = _portrait(run) if spec.workdir is not None and spec.make_portrait else None

@@ -184,6 +184,7 @@ def _run_members(
   except Stopped as e:
     stopped = e
   share = (programs.clock() - clock) / len(runs)
+  free_memory.give_back()  # That of the last evaluation.
   for place, run in enumerate(runs):
     if run.reason is None and run.error is None:
       continue

@@ -225,7 +225,7 @@ class Replicate:
     if over:
       self.state = state()
     if self.checkpoints and (over or halted or (every and self.done % every == 0)):
-      self.checkpoints.save(self.done, state())
+      self.checkpoints.save(self.done, self.state if over else state())
     if self._display is not None:
       shown = records.progress(record, self._last_measured, self.task)
       self._display.rounds(self.done, spec.rounds, shown, over=over or halted)
