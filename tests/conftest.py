@@ -46,6 +46,7 @@ def pytest_collection_modifyitems(items):
   An idle worker takes over the end of the list, and would start them once more.
   """
   items.sort(key=lambda item: item.path.name != 'processes_test.py')
+  gc.freeze()  # What was imported stays, and is not looked through again.
 
 
 @pytest.fixture(autouse=True, scope='module')
