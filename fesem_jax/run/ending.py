@@ -109,10 +109,9 @@ def _measured(run: Replicate, began: np.ndarray, measure: Callable[[], Any]) -> 
 
 def _portrait(run: Replicate) -> dict[str, np.ndarray]:
   """Values that figures show of the clients; see `Result`."""
-  train, seed = run.splits[0], run.spec.seed
-  picture = figure_data.known(train, run.places)
-  picture |= {'label_counts': label_counts(run.on_host)}
+  picture = figure_data.known(run.on_host)
   if run.runner.deployed.has_clusters():
-    picture |= figure_data.draw(run.algorithm, run.state, train, seed, run.places)
+    args = run.algorithm, run.state, run.splits[0], run.spec.seed
+    picture |= figure_data.draw(*figure_data.local_models(*args), run.places)
     picture |= figure_data.sheets(picture, run.on_host)
   return picture

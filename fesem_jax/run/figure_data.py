@@ -12,6 +12,7 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.gram_matrices import centered_gram
 from fesem_jax.core.types import Cohort, Params
+from fesem_jax.data import label_counts
 from fesem_jax.models.mixture import as_one_model, optimizer_of
 from fesem_jax.run import programs
 from fesem_jax.run.programs import Program, run_once
@@ -51,9 +52,10 @@ def sketch(key: jax.Array, stack: Params, origin: Params) -> jax.Array:
 def local_models(
   algorithm: Algorithm, state: Any, train: FederatedData, seed: int
 ) -> tuple[Program, tuple[Any, ...]]:
-  """The program of `draw`, which is being compiled, and its arguments.
+  """A program for local models of a method with clusters, and its arguments.
 
-  `state` may be its shapes.
+  Up to 400 clients train once more from the model they deploy, as in a round but
+  without noise, compression or lies of bad clients. `state` may be its shapes.
   """
   count, train = len(train.info.names), dataclasses.replace(train, attack=None)
   local = algorithm.local._replace(dropout_rate=0.0, sends=None)
@@ -96,18 +98,9 @@ def local_models(
 
 
 def draw(
-  algorithm: Algorithm,
-  state: Any,
-  train: FederatedData,
-  seed: int,
-  places: np.ndarray,
+  program: Program, args: tuple[Any, ...], places: np.ndarray
 ) -> dict[str, np.ndarray]:
-  """Principal components of local models of a method with clusters.
-
-  Up to 400 clients train once more from the model they deploy, as in a round but
-  without noise, compression or lies of bad clients. `sampled` are their positions.
-  """
-  program, args = local_models(algorithm, state, train, seed)
+  """Principal components of `local_models`; `sampled` are the clients' positions."""
   with progress_lines.waiting_for(program.what):
     products, counts, clusters = processes.on_host(program(*args))
   ids = np.asarray(args[2])
@@ -124,15 +117,11 @@ def draw(
   }
 
 
-def known(train: FederatedData, places: np.ndarray) -> dict[str, np.ndarray]:
-  """What the data tell of the clients: names, true clusters and names of classes."""
-  info = train.info
-  out = {
-    'names': info.names[places],
-    'truth': None if info.clusters is None else np.array(info.clusters)[places],
-    'truth_names': info.cluster_names,
-    'class_names': info.class_names,
-  }
+def known(train: FederatedData) -> dict[str, np.ndarray]:
+  """What the data tell of the clients: names, true clusters, counts of classes."""
+  info, out = train.info, dict[str, Any](label_counts=label_counts(train))
+  out |= {'names': info.names, 'truth': info.clusters}
+  out |= {'truth_names': info.cluster_names, 'class_names': info.class_names}
   return {name: np.array(x) for name, x in out.items() if x is not None}
 
 

@@ -23,6 +23,11 @@ KEY = jax.random.key(11)
 NAMES = ['north', 'south']
 
 
+def draw(algorithm, state, data):
+  program, args = figure_data.local_models(algorithm, state, data, 0)
+  return figure_data.draw(program, args, np.arange(6))
+
+
 @functools.cache
 def drawn(name, sends=None, **options):
   """A method's start, the clients' portrait and the models that are portrayed."""
@@ -34,11 +39,7 @@ def drawn(name, sends=None, **options):
   local = helpers.local(chunk=2)._replace(dropout_rate=0.5, sends=sends)
   algorithm = algorithms.build(name, local, **options)
   state = initial(algorithm, data)
-  return (
-    data,
-    state,
-    figure_data.draw(algorithm, state, data, 0, np.arange(6)),
-  )
+  return data, state, draw(algorithm, state, data)
 
 
 def test_components_are_those_of_the_models_as_the_method_trains_them():
@@ -71,11 +72,11 @@ def test_components_are_those_of_the_models_as_the_method_trains_them():
 def test_neither_compression_nor_noise_is_in_the_portrait(name, sends):
   data, state, result = drawn(name, sends, num_clusters=2)
   clear = algorithms.build(name, helpers.local(chunk=2), num_clusters=2)
-  want = figure_data.draw(clear, state, data, 0, np.arange(6))
+  want = draw(clear, state, data)
   # Signs of components are arbitrary.
   for key in ('coordinates', 'variance'):
     np.testing.assert_allclose(abs(result[key]), abs(want[key]), rtol=1e-3, atol=1e-4)
-  known = figure_data.known(data, np.arange(6))
+  known = figure_data.known(data)
   np.testing.assert_array_equal(known['truth'], GROUPS)
   assert known['truth_names'].tolist() == NAMES
   assert known['class_names'].tolist() == ['a', 'b']
@@ -86,7 +87,7 @@ def test_lies_of_bad_clients_are_not_in_the_portrait(name):
   data, state, want = drawn(name, num_clusters=2)
   algorithm = algorithms.build(name, helpers.local(chunk=2), num_clusters=2)
   bad = attacks.apply(data, 'replacement(50)', 0.5)
-  result = figure_data.draw(algorithm, state, bad, 0, np.arange(6))
+  result = draw(algorithm, state, bad)
   for key in ('coordinates', 'variance'):
     np.testing.assert_allclose(abs(result[key]), abs(want[key]), rtol=1e-3, atol=1e-4)
 
