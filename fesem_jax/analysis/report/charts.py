@@ -88,7 +88,7 @@ def clients(frame: pd.DataFrame) -> dict[str, Any]:
   over = ('examples', *others)
   views = {n: f'{metric_name(score)} over {metric_name(n)}' for n in over}
   if 'x' in shown:
-    views = {'map': 'Map of local models', **views}
+    views = {'map': 'Map of local models, with clusters', **views}
   clusters = shown.get('cluster', pd.Series(index=shown.index)).astype('Int64')
   ids = [*map(str, sorted(clusters.dropna().unique())), 'none']
   truth = shown.get('true_cluster', pd.Series('', shown.index)).astype(str)
@@ -98,8 +98,9 @@ def clients(frame: pd.DataFrame) -> dict[str, Any]:
   clustered = names[clusters.notna()]  # Shown first.
   run = _menu('method', 'Run', dict.fromkeys([*clustered, *names]))
   view = _menu('view', 'Show', views)
-  px = 'view === "map" ? datum.x : datum[view]'
-  py = f'view === "map" ? datum.y : datum.{score}'
+  # Methods without clusters have no map.
+  px = 'view !== "map" ? datum[view] : isValid(datum.x) ? datum.x : datum.examples'
+  py = f'view === "map" && isValid(datum.x) ? datum.y : datum.{score}'
   chart = (
     alt.Chart(shown.drop(columns=['run', 'seed']))
     .mark_point(filled=True, size=60, opacity=0.8)
