@@ -192,17 +192,9 @@ def test_four_processes_give_what_one_gives(tmp_path):
       assert_same_arrays(workers.outcome(index, process_id)[1], expected)
 
 
-@pytest.mark.parametrize(
-  ('group', 'reason'),
-  [
-    (Group('', 1, 2), 'HOST:PORT'),
-    (Group('host', 0, 2), 'HOST:PORT'),
-    (Group('host:1234', 2, 2), 'process_id'),
-    (Group('host:1234', -1, 2), 'process id'),
-  ],
-)
-def test_refused(group, reason):
-  with pytest.raises(UserError, match=f'^coordinator_address: .*{reason}'):
+@pytest.mark.parametrize('group', [Group('', 1, 2), Group('host', 0, 2)])
+def test_refused(group):
+  with pytest.raises(UserError, match='^coordinator_address: .*HOST:PORT'):
     processes.initialize(group)
 
 
