@@ -43,15 +43,8 @@ def run_page(page, text, folder):
   return run_script(script, cwd=folder)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'page',
-  [
-    # By day that of README, which readers try first.
-    pytest.param(page, id=page.stem, marks=[pytest.mark.nightly] * (page != _PAGES[0]))
-    for page in _WITH_PROGRAMS
-  ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize('page', _WITH_PROGRAMS, ids=lambda page: page.stem)
 def test_programs_of_a_page_run_in_an_empty_folder(page, tmp_path):
   done = run_page(page, page.read_text(), tmp_path)
   assert done.returncode == 0, done.stderr
