@@ -194,7 +194,7 @@ def test_four_processes_give_what_one_gives(tmp_path):
 
 @pytest.mark.parametrize('group', [Group('', 1, 2), Group('host', 0, 2)])
 def test_refused(group):
-  with pytest.raises(UserError, match='^coordinator_address: .*HOST:PORT'):
+  with pytest.raises(UserError, match=r'^coordinator_address: .*HOST:PORT'):
     processes.initialize(group)
 
 
