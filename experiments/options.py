@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 from absl import flags
 
 from fesem_jax import models, partitions, tasks
-from fesem_jax.core import device_profiles
 from fesem_jax.core.local_training import (
   BatchStats,
   DataPlacement,
@@ -21,7 +20,7 @@ from fesem_jax.data import attacks, expressions, sources
 from fesem_jax.evaluation import curves
 from fesem_jax.models import initializers
 from fesem_jax.run.callbacks import loggers
-from fesem_jax.training import compression, optimizers, privacy
+from fesem_jax.training import compression, device_profiles, optimizers, privacy
 from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.ranges import (

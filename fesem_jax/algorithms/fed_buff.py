@@ -13,15 +13,16 @@ from fesem_jax.algorithms.common.arrivals import (
   traffic_of,
 )
 from fesem_jax.algorithms.common.cluster_averaging import check_everyone
-from fesem_jax.core import device_profiles, sums, tree
+from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
-from fesem_jax.core.device_profiles import DeviceProfile
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sampling import cohort_of
 from fesem_jax.core.types import Params
+from fesem_jax.training import device_profiles
 from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.device_profiles import DeviceProfile
 from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Index, Positive

@@ -8,9 +8,9 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax import algorithms
-from fesem_jax.core import device_profiles, prng_streams
-from fesem_jax.core.device_profiles import DeviceProfile
+from fesem_jax.core import prng_streams
 from fesem_jax.core.traffic import Drawn, as_sent, bytes_of_model, one_model
+from fesem_jax.training import device_profiles
 from fesem_jax.training.compression import compression
 from tests.support import helpers, reference
 from tests.support.methods import (
@@ -100,7 +100,7 @@ def test_durations_are_those_of_the_simulated_devices_of_other_methods(changes):
   local = helpers.local(epochs=3)._replace(**changes)
   data = helpers.federation(SIZES)
   # So slow that the work of such a small model takes time.
-  profile, seed = DeviceProfile(12.5e6, 2.5e6, 1e6, 1.0, 0.5), 7
+  profile, seed = device_profiles.DeviceProfile(12.5e6, 2.5e6, 1e6, 1.0, 0.5), 7
   key = prng_streams.fold(jax.random.key(seed), prng_streams.INIT)
   result = np.asarray(device_profiles.durations(profile, local, data, key))
   costs = device_profiles.SimulatedDevices(profile, seed, local, data)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core import device_profiles
 from fesem_jax.core.algorithm import ClientRound
 from fesem_jax.core.traffic import Drawn, Sent, bytes_of_model, one_model
 from fesem_jax.evaluation import costs
 from fesem_jax.run.results import frames
+from fesem_jax.training import device_profiles
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.core import device_profiles, traffic
+from fesem_jax.core import traffic
 from fesem_jax.core.traffic import Drawn, Traffic
 from fesem_jax.evaluation import costs
 from fesem_jax.run.callbacks.callback import Callback, Event
+from fesem_jax.training import device_profiles
 from fesem_jax.utils import processes
 
 
