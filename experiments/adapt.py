@@ -113,7 +113,7 @@ def table_of(rows: list[Row]) -> 'tuple[DataFrame, str]':
 
 def main(argv: list[str]) -> None:
   f = flags.FLAGS
-  sharding.setup_devices(f.num_devices)
+  sharding.setup_devices(f.num_devices, identical=f.identical)
   workdirs = [pathlib.Path(folder) for folder in argv[1:]]
   out = pathlib.Path(f.output) if f.output else None
   rows = adapt(workdirs, out, f.num_examples, experiment_flags.machine())

@@ -229,9 +229,10 @@ def _carried_out(
       result = Recorded.of(result, label, seed, config, workdir)
     end(place, result)
 
-  if display := progress_lines.current.get():
-    display.prefix = f'{counter.about(label)}: '
+  display = progress_lines.current.get() or progress_lines.Display()
+  display.prefix = f'{counter.about(label)}: '
   run_many([plan.spec for _, plan in planned], runs_at_once, keep, like)
+  display.prefix = ''
   return [outcomes[place] for place in range(len(runs))]
 
 

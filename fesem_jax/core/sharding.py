@@ -58,7 +58,7 @@ def num_shards(num_devices: int) -> int:
 
 
 def divisor(mesh: Mesh) -> int:
-  """What the places of a cohort are a multiple of."""
+  """Number that divides the places of a cohort."""
   return num_shards(mesh.size) if is_identical else mesh.size
 
 

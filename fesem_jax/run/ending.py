@@ -109,7 +109,7 @@ def _measured(run: Replicate, began: np.ndarray, measure: Callable[[], Any]) -> 
 
 def _portrait(run: Replicate) -> dict[str, np.ndarray]:
   """Values that figures show of the clients; see `Result`."""
-  picture = figure_data.known(run.on_host)
+  picture = figure_data.client_data(run.on_host)
   if run.runner.deployed.has_clusters():
     args = run.algorithm, run.state, run.splits[0], run.spec.seed
     picture |= figure_data.draw(*figure_data.local_models(*args), run.places)

@@ -117,8 +117,8 @@ def draw(
   }
 
 
-def known(train: FederatedData) -> dict[str, np.ndarray]:
-  """What the data tell of the clients: names, true clusters, counts of classes."""
+def client_data(train: FederatedData) -> dict[str, np.ndarray]:
+  """Names, true clusters and counts of classes of the clients."""
   info, out = train.info, dict[str, Any](label_counts=label_counts(train))
   out |= {'names': info.names, 'truth': info.clusters}
   out |= {'truth_names': info.cluster_names, 'class_names': info.class_names}

@@ -76,10 +76,10 @@ def test_neither_compression_nor_noise_is_in_the_portrait(name, sends):
   # Signs of components are arbitrary.
   for key in ('coordinates', 'variance'):
     np.testing.assert_allclose(abs(result[key]), abs(want[key]), rtol=1e-3, atol=1e-4)
-  known = figure_data.known(data)
-  np.testing.assert_array_equal(known['truth'], GROUPS)
-  assert known['truth_names'].tolist() == NAMES
-  assert known['class_names'].tolist() == ['a', 'b']
+  names = figure_data.client_data(data)
+  np.testing.assert_array_equal(names['truth'], GROUPS)
+  assert names['truth_names'].tolist() == NAMES
+  assert names['class_names'].tolist() == ['a', 'b']
 
 
 @pytest.mark.parametrize('name', ['hypo_cluster', 'fesem'])  # This has a `train`.

@@ -98,7 +98,6 @@ def clients(frame: pd.DataFrame) -> dict[str, Any]:
   clustered = names[clusters.notna()]  # Shown first.
   run = _menu('method', 'Run', dict.fromkeys([*clustered, *names]))
   view = _menu('view', 'Show', views)
-  # Methods without clusters have no map.
   px = 'view !== "map" ? datum[view] : isValid(datum.x) ? datum.x : datum.examples'
   py = f'view === "map" && isValid(datum.x) ? datum.y : datum.{score}'
   chart = (

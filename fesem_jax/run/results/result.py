@@ -115,7 +115,7 @@ class Result(FinishedRun):
 
   @functools.cached_property
   def portrait(self) -> dict[str, np.ndarray]:
-    """What figures show of clients, with local models where there are clusters.
+    """Values for figures of clients, with local models where there are clusters.
 
     With several processes, access it, and `models`, in every process.
     """
