@@ -6,7 +6,8 @@ The table compares models after each round with those of the first run: equal SH
 or the largest distance as a share of the round's move. Repetitions, two processes and
 resumed runs are new processes, which compile anew. NonFed adds up no clients: where its
 models are equal and those of a method are not, the method's sums round differently.
-All processes have as many threads, but for the row 'two threads'.
+All processes have as many threads, but for the row 'two threads'. With --identical,
+chunks cannot be chosen.
 
 With --torch_python, Flower and BlazeFL repeat a round of W9; see `benchmarks.peers`.
 """
@@ -85,7 +86,9 @@ def models_of(
   """Models of a run in this process: those of the rounds that it ran."""
   name, load = method.split('/')
   workload = WORKLOADS[load]._replace(epochs=1)
-  local = common.training(workload, sharding.client_mesh(layout[0]), layout[1])
+  devices, chunk = layout
+  chunk = 0 if _IDENTICAL.value else chunk
+  local = common.training(workload, sharding.client_mesh(devices), chunk)
   x, y, sizes = workload.arrays(_CLIENTS.value)
 
   def data(step: int) -> FederatedData:
@@ -199,7 +202,8 @@ def row(method: str, what: str, models: Models, others: list[Models]) -> dict[st
 
 def ours() -> list[dict[str, Any]]:
   """A row for each method and question."""
-  layouts = in_new_process(list(_LAYOUTS), devices=4)
+  chosen = [x for x in _LAYOUTS if not (_IDENTICAL.value and 'chunk' in x)]
+  layouts = in_new_process(chosen, devices=4)
   repeated = [in_new_process(['']) for _ in range(_REPETITIONS.value - 1)]
   again, two = resumed(), in_new_process(['two devices'], devices=2, count=2)
   fewer = in_new_process([''], threads=2)
@@ -216,9 +220,7 @@ def ours() -> list[dict[str, Any]]:
         row(method, 'two threads', first, [fewer[f'{method} ']]),
       ]
     rows += [
-      row(method, what, first, [layouts[f'{method} {what}']])
-      for what in _LAYOUTS
-      if what
+      row(method, what, first, [layouts[f'{method} {what}']]) for what in chosen if what
     ]
   return rows
 

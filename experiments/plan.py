@@ -89,7 +89,8 @@ def main(argv: list[str]) -> None:
     jax.config.update('jax_platforms', 'cpu')  # Else JAX looks for such chips here.
     # Programs for other hardware could be written to it, but not read.
     jax.config.update('jax_enable_compilation_cache', False)
-  sharding.setup_devices(f.num_devices if f.topology == 'local' else 0)
+  devices = f.num_devices if f.topology == 'local' else 0
+  sharding.setup_devices(devices, identical=f.identical)
   config, mesh = run.chosen_configuration(), planner.mesh_of(f.topology, f.num_devices)
   plan = planned(config, splits(config), mesh)
   memory = sharding.memory(mesh.devices.flat[0], mesh.size)

@@ -196,6 +196,8 @@ def local_training(
   check(starts, 'lr_schedule: must be positive in the first round')
   check_arguments(Machine, machine._asdict())
   mesh, chunk, shared_start, precision, data_placement = machine
+  free = not (chunk and sharding.is_identical)  # Rounding depends on this number.
+  check(free, 'clients_per_chunk: cannot be chosen with identical bits; leave it out')
   mesh = sharding.client_mesh() if mesh is None else mesh
   params = jax.eval_shape(model.init, jax.random.key(0))
   return LocalTraining(

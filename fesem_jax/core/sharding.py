@@ -24,7 +24,7 @@ _DEALS = 10
 # do not depend on a device count that divides it.
 _SHARDS = 8
 
-# Whether sums over clients are identical on 1, 2 and 4 devices; see `setup_devices`.
+# Whether models are identical on 1, 2 and 4 devices; see `setup_devices`.
 is_identical = False
 
 _GIB = 2**30
@@ -185,14 +185,14 @@ def setup_devices(
   ~/.cache/fesem_jax, unless JAX's environment variables do.
 
   `num_devices` are the CPU devices of all processes of `group`; 0 is one per core. With
-  `identical`, sums over clients have the same bits on 1, 2 and 4 devices.
+  `identical`, models have the same bits on 1, 2 and 4 devices.
   Raises `RuntimeError` if JAX is in use or lacks the platform of JAX_PLATFORMS, and
   `UserError` if the processes cannot connect.
   """
   global is_identical
   is_identical, group = identical, group or processes.Group()
   if identical:  # Eigen splits some convolutions by the number of threads.
-    os.environ.setdefault('PJRT_NPROC', '4')
+    os.environ['PJRT_NPROC'] = '4'
   share = -(-max(0, num_devices) // max(1, group.num_processes))
   jax.config.update('jax_num_cpu_devices', share or cores())
   if jax.config.values['jax_compilation_cache_dir'] is None:

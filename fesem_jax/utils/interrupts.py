@@ -5,7 +5,7 @@ import pathlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fesem_jax.utils import processes
@@ -26,25 +26,6 @@ class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it.
 
 
 @contextlib.contextmanager
-def handed_on(
-  send: Callable[[int], None], signals: Iterable[int] = SIGNALS
-) -> Iterator[list[int]]:
-  """Calls `send` with each of some signals that comes; yields a list of them."""
-  received: list[int] = []
-
-  def handle(number: int, frame: Any) -> None:
-    received.append(number)
-    send(number)
-
-  before = {n: signal.signal(n, handle) for n in signals}
-  try:
-    yield received
-  finally:
-    for number, handler in before.items():
-      signal.signal(number, handler)
-
-
-@contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
   """Defers `SIGNALS`; Ctrl-C after any of them interrupts immediately.
 
@@ -58,10 +39,17 @@ def interruptible() -> Iterator[Callable[[], bool]]:
   free = signal.SIG_DFL, signal.default_int_handler
   deferred = {n for n in SIGNALS if n == signal.SIGINT or signal.getsignal(n) in free}
 
-  def request(_: int) -> None:
-    if prints and signal.getsignal(signal.SIGINT) != ctrl_c:  # The first one.
+  received: list[int] = []
+
+  def handle(number: int, frame: Any) -> None:
+    if prints and not received:
       print('\nFinishing this round, then saving ...', file=sys.stderr)
+    received.append(number)
     signal.signal(signal.SIGINT, ctrl_c)
 
-  with handed_on(request, deferred) as received:
+  before = {n: signal.signal(n, handle) for n in deferred}
+  try:
     yield lambda: bool(received)
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler)

@@ -6,7 +6,9 @@ import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.core import sharding
+from fesem_jax.core.local_training import Machine, local_training
 from fesem_jax.run.simulation import simulate
+from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
 
@@ -27,3 +29,10 @@ def test_devices_have_the_same_bits(method, identical, monkeypatch):
 
   one, two = last_state(1), last_state(2)
   assert all(map(np.array_equal, one, two)) == identical
+
+
+def test_chunks_cannot_be_chosen(monkeypatch):
+  monkeypatch.setattr(sharding, 'is_identical', True)
+  local, machine = helpers.local(), Machine(clients_per_chunk=2)
+  with pytest.raises(UserError, match='clients_per_chunk'):
+    local_training(local.model, local.optimizer, machine=machine)

@@ -1,6 +1,5 @@
 """Signals that let a run finish its round."""
 
-import os
 import signal
 
 import pytest
@@ -23,19 +22,15 @@ def restored():
     signal.signal(number, handler)
 
 
-def send(number):
-  os.kill(os.getpid(), number)
-
-
 @pytest.mark.parametrize('number', interrupts.SIGNALS)
 def test_a_signal_is_deferred_until_the_end_of_the_round(number, capsys):
   with interrupts.interruptible() as interrupted:
     assert not interrupted()
-    send(number)
+    signal.raise_signal(number)
     assert interrupted()
-    send(signal.SIGTERM)  # After a scheduler's warning, say.
+    signal.raise_signal(signal.SIGTERM)  # After a scheduler's warning, say.
     with pytest.raises(KeyboardInterrupt):
-      send(signal.SIGINT)
+      signal.raise_signal(signal.SIGINT)
   assert capsys.readouterr().err.count('Finishing this round') == 1
   assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
   assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
@@ -47,8 +42,8 @@ def test_handlers_of_the_program_and_ignored_signals_are_left_alone():
   signal.signal(signal.SIGHUP, signal.SIG_IGN)
   start.raise_interrupts()
   with interrupts.interruptible() as interrupted:
-    send(signal.SIGUSR1)
-    send(signal.SIGHUP)
+    signal.raise_signal(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGHUP)
     assert not interrupted()
   assert came == [signal.SIGUSR1]
 
@@ -57,12 +52,4 @@ def test_handlers_of_the_program_and_ignored_signals_are_left_alone():
 def test_outside_of_rounds_binaries_end_as_after_ctrl_c(number):
   start.raise_interrupts()
   with pytest.raises(KeyboardInterrupt):
-    send(number)
-
-
-def test_signals_are_handed_on_to_started_processes():
-  sent = []
-  with interrupts.handed_on(sent.append) as received:
-    for number in interrupts.SIGNALS:
-      send(number)
-  assert sent == received == list(interrupts.SIGNALS)
+    signal.raise_signal(number)
