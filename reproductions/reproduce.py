@@ -26,13 +26,14 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from typing import Any
 
 from absl import flags
 
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils.errors import UserError, check
-from fesem_jax.utils.interrupts import Stopped, handed_on
+from fesem_jax.utils.interrupts import Stopped, interruptible
 
 from . import ledger, page, recipes
 from .recipes import Cell, Recipe
@@ -70,13 +71,16 @@ def carry_out(command: list[str], workdir: pathlib.Path) -> None:
   command = [sys.executable, '-m', f'{_EXPERIMENTS}.run', *named, *more]
   # In a session of its own, Ctrl-C comes to it from here alone, once.
   process = subprocess.Popen(command, start_new_session=True)
-  with handed_on(process.send_signal) as received:
+  with interruptible() as interrupted:
+    while process.poll() is None and not interrupted():
+      time.sleep(0.1)
+    process.terminate()  # No signal to one that has ended.
     process.wait()
   spent = workdir.with_name(f'{workdir.name}.{_TIME}')
   if workdir.is_dir():
     earlier = float(spent.read_text()) if spent.is_file() else 0.0
     spent.write_text(f'{earlier + _processor_seconds() - before:.1f}\n')
-  if received and process.returncode:
+  if interrupted() and process.returncode:
     raise Stopped('Stopped; run the same command again to continue.')
   if process.returncode:
     raise UserError(
