@@ -24,7 +24,11 @@ from fesem_jax.utils import processes, progress_lines
 _AT_ONCE = max(1, sharding.cores() // 2)
 
 _LEVEL = 'xla_backend_optimization_level'
-_EMITTERS = 'xla_cpu_use_fusion_emitters'
+# JAX 0.11 does not know this option.
+_EMITTERS = (
+  {'xla_cpu_use_fusion_emitters': False} if jax.__version_info__ < (0, 11) else {}
+)
+_PARTS = 'xla_cpu_parallel_codegen_split_count'
 
 # Multiplications that a CPU does sooner, however compiled, than it compiles them well:
 # of one program, and of all rounds of runs side by side without XLA's emitters.
@@ -63,12 +67,13 @@ def with_passes(level: int, many: bool = False) -> dict[str, Any]:
   """Options of `jax.jit` for a program that a CPU compiles with fewer passes of LLVM.
 
   For `many` runs side by side it is also compiled without XLA's emitters of fused
-  operations, in half of the time; it then runs half again as long. XLA_FLAGS wins.
+  operations, in half of the time; it then runs half again as long. Nor is it split for
+  several threads: other programs occupy them. XLA_FLAGS wins.
   """
   if jax.default_backend() != 'cpu' or _LEVEL in os.environ.get('XLA_FLAGS', ''):
     return {}
-  emitters = {_EMITTERS: False} if many else {}
-  return {'compiler_options': {_LEVEL: level, **emitters}}
+  of_many = {_PARTS: 1, **_EMITTERS} if many else {}
+  return {'compiler_options': {_LEVEL: level, **of_many}}
 
 
 _T = TypeVar('_T')

@@ -4,6 +4,7 @@ import gc
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -31,6 +32,12 @@ def traced_once(fn):
   """`fn`, which fails when it is traced again."""
   chex.clear_trace_counter()
   return chex.assert_max_traces(fn, n=1)
+
+
+@pytest.mark.parametrize('many', [False, True])
+def test_options_are_those_of_the_compiler(many, monkeypatch):
+  monkeypatch.delenv('XLA_FLAGS', raising=False)  # That of tests wins.
+  assert jax.jit(jnp.sum, **programs.with_passes(1, many))(X) == 4
 
 
 def test_seeds_share_a_program_of_their_data():
