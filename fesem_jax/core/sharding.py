@@ -1,6 +1,7 @@
 """The 'clients' mesh axis, the distribution of clients over devices, and memory."""
 
 import contextlib
+import gc
 import math
 import os
 import pathlib
@@ -182,7 +183,8 @@ def setup_devices(
 
   Splitting clients over them is much faster than splitting each operation. Sets float32
   precision of products on accelerators and the cache of compiled programs in
-  ~/.cache/fesem_jax, unless JAX's environment variables do.
+  ~/.cache/fesem_jax, unless JAX's environment variables do; and lets Python collect
+  garbage less often.
 
   `num_devices` are the CPU devices of all processes of `group`; 0 is one per core. With
   `identical`, models have the same bits on 1, 2 and 4 devices.
@@ -201,6 +203,7 @@ def setup_devices(
   if 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS' not in os.environ:
     # JAX does not cache programs that compile within a second by default.
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
+  gc.set_threshold(100_000, 10, 10)
   processes.initialize(group)
   full_precision(jax.devices())
 
