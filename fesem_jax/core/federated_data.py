@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -114,8 +113,7 @@ class FederatedData:
       if not isinstance(offsets, jax.core.Tracer):
         offsets = np.asarray(offsets)  # Otherwise each operation would be compiled.
       return offsets[1:] - offsets[:-1]
-    first = jnp.asarray(self.offsets).at[ids].get(mode='clip')
-    last = jnp.asarray(self.offsets).at[ids + 1].get(mode='clip')
+    first, last = (_entries(self.offsets, places) for places in (ids, ids + 1))
     if self.shard_rows is None or self.shard_rows.shape[0] > 1:
       return last - first
     begin, end = self.shard_rows[0, 0], self.shard_rows[0, 1]
@@ -123,7 +121,7 @@ class FederatedData:
 
   def keys_of(self, key: jax.Array, ids: jax.Array) -> jax.Array:
     """[S] keys of clients `ids`, folded from the key and the client's id."""
-    client_ids = jnp.asarray(self.client_ids).at[ids].get(mode='clip')
+    client_ids = _entries(self.client_ids, ids)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, client_ids)
 
   def weights_of(self, ids: jax.Array) -> jax.Array | None:
@@ -131,13 +129,6 @@ class FederatedData:
     if self.weights is None:
       return None
     return jnp.asarray(self.weights).at[ids].get(mode='fill', fill_value=0)
-
-  def ids_of(self, names: Sequence[str]) -> np.ndarray:
-    """[S] int32 `client_ids` by names, on the host; `UserError` on unknown ones."""
-    places = {name: i for i, name in enumerate(self.info.names)}
-    for name in names:
-      check(name in places, f'names: no client is called {name!r}')
-    return np.asarray(self.client_ids)[[places[name] for name in names]]
 
   def positions(self, client_ids: HostOrDeviceArray) -> jax.Array:
     """[S] int32 positions of the clients with these ids; M where there is none."""
@@ -279,6 +270,11 @@ class FederatedData:
       task=task,
       weights=info.weights,
     )
+
+
+def _entries(x: HostOrDeviceArray, ids: jax.Array) -> jax.Array:
+  """Entries of clients `ids`; beyond the end, the last one."""
+  return jnp.asarray(x).at[ids].get(mode='clip', wrap_negative_indices=False)
 
 
 def _take(x: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -26,9 +26,8 @@ def cohort_of(
 ) -> Cohort:
   """The cohort of chosen clients, filled up to a multiple of the devices of `mesh`.
 
-  `client_ids` are [S] distinct `FederatedData.client_ids`, e.g. from `ids_of`; other
-  numbers become empty slots. `round` is for `lr_schedule`. Raises `UserError` on a
-  repeated client if ids are on the host.
+  `client_ids` are [S] distinct `FederatedData.client_ids`; other numbers become empty
+  slots. `round` is for `lr_schedule`. `UserError` on a repeated client on the host.
   """
   if isinstance(client_ids, list | tuple | np.ndarray):
     distinct, counts = np.unique(np.asarray(client_ids), return_counts=True)

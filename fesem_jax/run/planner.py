@@ -57,7 +57,6 @@ class Plan(NamedTuple):
   """Memory and programs of a run on each device."""
 
   programs: tuple[PlannedProgram, ...]
-  model_bytes: int  # of one model
   stack_bytes: int  # of the clients' models; 0 if the device keeps none
   state_bytes: int  # of the method's state, including the stack
   offloaded_bytes: int  # of the clients' models in the host's memory
@@ -189,14 +188,12 @@ def plan(
       compiled, memory = program_memory.try_to_compile(lowered, args)
       text = (compiled and compiled.as_text()) or ''
       programs.append(PlannedProgram(name, memory, time.perf_counter() - began, text))
-  params = jax.eval_shape(local.model.init, jax.random.key(0))
   arrays, chunk = jax.tree.leaves(runner.shape), local.clients_per_chunk
   on_host = filter(program_memory.is_on_host, arrays)
   if runner.deployed.shared is not None and runner.deployed.personal is None:
     _, chunk = shared_kernels.choose(local, runner.deployed, train, padded)
   return Plan(
     tuple(programs),
-    model_bytes=sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(params)),
     stack_bytes=sum(bytes_on_device(x) for x in arrays if is_stack(x, train)),
     state_bytes=sum(map(bytes_on_device, arrays)),
     offloaded_bytes=sum(map(program_memory.bytes_of_shard, on_host)),
