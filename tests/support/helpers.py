@@ -138,15 +138,12 @@ def batches(data, schedule, client, key):
   per_epoch = -(-len(y) // width)
   total = schedule.steps or schedule.epochs * per_epoch
   out = []
-  for step in range(total):
-    epoch, position = divmod(step, per_epoch)
-    if width >= data.max_examples:
-      order = np.arange(len(y))
-    else:
-      order = order_of(key, epoch, len(y))
-    rows = order[position * width : (position + 1) * width]
-    out.append((x[rows], y[rows]))
-  return out
+  for epoch in range(-(-total // per_epoch)):
+    is_whole = width >= data.max_examples
+    order = np.arange(len(y)) if is_whole else order_of(key, epoch, len(y))
+    parts = [order[i : i + width] for i in range(0, len(y), width)]
+    out += [(x[rows], y[rows]) for rows in parts]
+  return out[:total]
 
 
 def num_aliased(program):
