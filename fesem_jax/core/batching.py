@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fesem_jax.core import tree
 from fesem_jax.core.federated_data import FederatedData
@@ -22,6 +23,7 @@ _UNEQUAL = 8
 
 # Rounds of the shuffle: shares of pairs of places then differ by at most 0.2 %.
 _ROUNDS = 16
+_HALF = np.uint32(2**31)
 
 # The axis of clients side by side; functions of one client are mapped over it.
 SIDE = 'side_by_side'
@@ -85,23 +87,22 @@ def random_rows(
 ) -> jax.Array:
   """[B] int32 rows at `places` [B] of the order by a client's `words` [2] and epoch."""
   # The swap-or-not shuffle (Hoang et al., CRYPTO 2012), with bits of a random linear
-  # function (Dietzfelbinger 1996).
-  size = jnp.maximum(size, 1)
+  # function (Dietzfelbinger 1996). Numbers below 0 wrap around, so that a minimum takes
+  # them modulo the size.
+  size = jnp.maximum(size, 1).astype(jnp.uint32)
   counters = jnp.arange(_ROUNDS + 1, dtype=jnp.uint32)
   counters += jnp.asarray(epoch).astype(jnp.uint32) * (_ROUNDS + 1)
   keys = _mixed(_mixed(counters + words[0]) ^ words[1])
-  sums = (keys % size.astype(jnp.uint32)).astype(jnp.int32)
-  keys = jax.lax.bitcast_convert_type(keys, jnp.int32)
   # Otherwise they are computed again for each place.
-  sums, keys = jax.lax.optimization_barrier((sums, keys))
+  sums, keys = jax.lax.optimization_barrier((jax.lax.rem(keys, size), keys))
   # Of shape [1], which takes fewer operations than scalars.
   *totals, first = jax.lax.split(sums, [1] * (_ROUNDS + 1))
   factors = itertools.pairwise(jax.lax.split(keys, [1] * (_ROUNDS + 1)))
-  rows, size = places + first, size[None]
-  rows = jnp.where(rows >= size, rows - size, rows)
+  rows, size = places.astype(jnp.uint32) + first, size[None]
+  rows = jnp.minimum(rows, rows - size)
   for total, (factor, summand) in zip(totals, factors, strict=True):
     rows = _swapped(rows, size, total, factor, summand)
-  return rows
+  return rows.astype(jnp.int32)
 
 
 @functools.partial(jax.jit, inline=True)  # Traced once.
@@ -113,8 +114,8 @@ def _swapped(
   summand: jax.Array,
 ) -> jax.Array:
   partners = total - rows
-  partners = jnp.where(partners < 0, partners + size, partners)
-  swap = jnp.maximum(rows, partners) * factor + summand < 0
+  partners = jnp.minimum(partners, partners + size)
+  swap = jnp.maximum(rows, partners) * factor + summand >= _HALF
   return jnp.where(swap, partners, rows)
 
 
@@ -149,13 +150,11 @@ def gather(
 def _stored(
   data: FederatedData, client: jax.Array, rows: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  first = jnp.asarray(data.offsets).at[client].get(mode='clip')
+  first = tree.take(data.offsets, client)
   if data.shard_rows is not None:
     assert data.shard_rows.shape[0] == 1, 'A device reads its own rows only.'
     first = first - data.shard_rows[0, 0]
-  rows = first + rows
-  x, y = jnp.asarray(data.x), jnp.asarray(data.y)
-  return x.at[rows].get(mode='clip'), y.at[rows].get(mode='clip')
+  return tree.take((data.x, data.y), first + rows)
 
 
 def _scaled(data: FederatedData, x: jax.Array) -> jax.Array:

@@ -27,7 +27,7 @@ def take(stack: Params, ids: jax.Array) -> Params:
   def rows(x: Any) -> Any:
     if is_offloaded(x):
       return x.take(ids)
-    return jnp.asarray(x).at[ids].get(mode='clip')
+    return jnp.asarray(x).at[ids].get(mode='clip', wrap_negative_indices=False)
 
   return jax.tree.map(rows, stack, is_leaf=is_offloaded)
 
@@ -80,7 +80,7 @@ def put(stack: Params, ids: jax.Array, rows: Params) -> Params:
   def changed(x: Any, r: Any) -> Any:
     if is_offloaded(x):
       return x.with_rows(ids, r)
-    return x.at[ids].set(r, mode='drop')
+    return x.at[ids].set(r, mode='drop', wrap_negative_indices=False)
 
   return jax.tree.map(changed, stack, rows, is_leaf=is_offloaded)
 

@@ -35,10 +35,10 @@ def _bwd(residuals, dy):
   def on_cpu(x, dy):
     if x.shape[0] > _FEW:
       return (x[:, :, None] * dy[:, None, :]).sum(axis=0)
-    if first and 8 <= dy.shape[1] < 16:
-      once, not_finite = _computed_once(dy)
-      return sum(map(jnp.outer, x, once)) + not_finite
-    return sum(map(jnp.outer, x, dy))
+    narrow, count = first and 8 <= dy.shape[1] < 16, x.shape[0]
+    once, start = _computed_once(dy) if narrow else (dy, 0)
+    columns, rows = jnp.split(x.T, count, axis=1), jnp.split(once, count)
+    return sum(map(jnp.multiply, columns, rows), start)
 
   dkernel = platforms.choose(on_cpu, lambda x, dy: x.T @ dy, x, dy)
   return None if first else dy @ kernel.T, dkernel

@@ -35,7 +35,8 @@ def _measure(
   weights = weights.astype(jnp.int32)
 
   def tally(labels, w):
-    return jnp.zeros(num_classes, jnp.int32).at[labels].add(w)
+    counts = jnp.zeros(num_classes, jnp.int32)
+    return counts.at[labels].add(w, wrap_negative_indices=False)
 
   correct = tally(y, weights * (guess == y))
   return Counts(correct, tally(guess, weights), tally(y, weights))
