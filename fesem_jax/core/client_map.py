@@ -251,7 +251,7 @@ def _rows(stacks: Any, slots: jax.Array, fetched: Any = None) -> Any:
       return x.take(slots) if fetched is None else in_host
     if len(slots) == 1:
       return jax.lax.dynamic_slice_in_dim(x, slots[0], 1)
-    return jnp.asarray(x).at[slots].get(mode='clip', wrap_negative_indices=False)
+    return tree.take(x, slots)
 
   trees = (stacks,) if fetched is None else (stacks, fetched)
   return jax.tree.map(rows, *trees, is_leaf=is_offloaded)
@@ -263,7 +263,7 @@ def _written(results: Any, slots: jax.Array, rows: Any) -> Any:
       return whole.put(slots, rows)
     if len(slots) == 1:  # A slice is updated in place; a scatter would loop.
       return jax.lax.dynamic_update_slice_in_dim(whole, rows, slots[0], 0)
-    return whole.at[slots].set(rows, mode='drop', wrap_negative_indices=False)
+    return tree.put(whole, slots, rows)
 
   return jax.tree.map(write, results, rows, is_leaf=is_offloaded)
 

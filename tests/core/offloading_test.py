@@ -186,7 +186,7 @@ def test_models_of_another_kind_are_refused():
 def test_a_run_goes_on_to_the_bit_and_leaves_its_models(tmp_path):
   data, local = helpers.federation(SIZES), helpers.local(devices=2, hidden=())
   built = {
-    state: algorithms.build('non_fed', local, client_state=state)
+    state: algorithms.build('fesem', local, num_clusters=2, client_state=state)
     for state in ('offloaded', 'stacked')
   }
 
@@ -208,6 +208,12 @@ def test_a_run_goes_on_to_the_bit_and_leaves_its_models(tmp_path):
     a, b = (m.params(client=client) for m in (saved, expected))
     assert_same(a, b)
     assert_same(a, whole.deployed.params(client=client))
+  np.testing.assert_allclose(
+    np.abs(whole.portrait['coordinates']),
+    np.abs(kept.portrait['coordinates']),
+    rtol=1e-2,
+    atol=1e-3,
+  )
 
 
 def test_rows_of_a_device_are_taken_and_put():
