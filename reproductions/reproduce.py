@@ -24,16 +24,16 @@ import pathlib
 import platform
 import resource
 import shutil
+import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 from absl import flags
 
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils.errors import UserError, check
-from fesem_jax.utils.interrupts import Stopped, interruptible
+from fesem_jax.utils.interrupts import Stopped
 
 from . import ledger, page, recipes
 from .recipes import Cell, Recipe
@@ -70,17 +70,18 @@ def carry_out(command: list[str], workdir: pathlib.Path) -> None:
   named = [text.replace('=reproductions.', f'={_PACKAGE}.') for text in command]
   command = [sys.executable, '-m', f'{_EXPERIMENTS}.run', *named, *more]
   # In a session of its own, Ctrl-C comes to it from here alone, once.
-  process = subprocess.Popen(command, start_new_session=True)
-  with interruptible() as interrupted:
-    while process.poll() is None and not interrupted():
-      time.sleep(0.1)
-    process.terminate()  # No signal to one that has ended.
-    process.wait()
+  process, interrupted = subprocess.Popen(command, start_new_session=True), False
+  while process.poll() is None:
+    try:
+      process.wait()
+    except KeyboardInterrupt:  # Signals of a scheduler raise it, too.
+      process.send_signal(signal.SIGINT)
+      interrupted = True
   spent = workdir.with_name(f'{workdir.name}.{_TIME}')
   if workdir.is_dir():
     earlier = float(spent.read_text()) if spent.is_file() else 0.0
     spent.write_text(f'{earlier + _processor_seconds() - before:.1f}\n')
-  if interrupted() and process.returncode:
+  if interrupted and process.returncode:
     raise Stopped('Stopped; run the same command again to continue.')
   if process.returncode:
     raise UserError(
