@@ -181,7 +181,8 @@ def batches_of_client(
   """
   most = data.max_examples
   width, read = batch_width(schedule, most), functools.partial(_stored, data, client)
-  if _reads_at_once(schedule, data, jax.lax.axis_size(SIDE)):
+  side = jax.lax.axis_size(SIDE)
+  if reads_at_once := _reads_at_once(schedule, data, side):
     examples = read(jnp.arange(most, dtype=jnp.int32))
     read = functools.partial(tree.take, examples)
 
@@ -196,12 +197,17 @@ def batches_of_client(
   words = jax.random.bits(key, (2,), jnp.uint32)
   per_epoch = jnp.maximum(batches_per_epoch(size, width), 1)
 
-  def at_step(step: jax.Array) -> Batch:
+  def order(step: jax.Array) -> tuple[jax.Array, jax.Array]:
     epoch, place = jax.lax.div(step, per_epoch), jax.lax.rem(step, per_epoch)
     places, weights = batch_places(place, size, width)
-    return batch(random_rows(words, epoch, places, size), weights)
+    return random_rows(words, epoch, places, size), weights
 
-  return at_step
+  # In a step, XLA computes rows for x and again for y.
+  steps = most_steps(schedule, most)
+  if not reads_at_once or side * steps * width > READ_AT_ONCE:
+    return lambda step: batch(*order(step))
+  orders = jax.vmap(order)(jnp.arange(steps, dtype=jnp.int32))
+  return lambda step: batch(*tree.take(orders, step))
 
 
 def _reads_at_once(schedule: Schedule, data: FederatedData, side_by_side: int) -> bool:
