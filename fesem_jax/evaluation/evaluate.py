@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.core import batching, client_map
+from fesem_jax.core import batching, client_map, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
@@ -24,6 +24,7 @@ from fesem_jax.tasks import OWN_LOSS, Loss, Metric, Task
 from fesem_jax.training.by_batches import evaluation_width
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.one_client import where
 from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.errors import check
 
@@ -133,11 +134,14 @@ def evaluate_clients(
   )
 
   def measure(trained, starts, _, test):
-    start_params = starts.params(trained.ids.shape[0])
-    measured = [
-      measure_chunk(model, params, test, trained.ids)
-      for params in (start_params, trained.params)
-    ]
+    deployed = starts.params(trained.ids.shape[0])
+
+    def totals(is_tuned):
+      params = where(is_tuned, trained.params, deployed)
+      return measure_chunk(model, params, test, trained.ids)
+
+    both = jax.lax.map(totals, jnp.array([False, True]))  # Compiled once.
+    measured = [tree.unstack(both, i) for i in range(2)]
     return (*measured, ~trained.finite), None
 
   reduction = Reduction(measure, broadcast=test, keep=False, sent='nothing')
