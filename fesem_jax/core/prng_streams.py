@@ -41,9 +41,9 @@ def fold(key: jax.Array, stream: int) -> jax.Array:
 
 
 @jax.jit
-def folded(key: jax.Array, number: int) -> jax.Array:
-  """The key of a round, counted from 1, or of a stream: compiled, for the host."""
-  return jax.random.fold_in(key, number)
+def folded(keys: jax.Array, number: int) -> jax.Array:
+  """Keys [...] of a round, counted from 1, or a stream: compiled, for the host."""
+  return jnp.vectorize(jax.random.fold_in)(keys, number)
 
 
 def host_rng(seed: int, stream: int, number: int = 0) -> np.random.Generator:

@@ -153,7 +153,7 @@ def _run_members(
   clock: np.ndarray,
 ) -> None:
   """Carries out runs of which equally many rounds are done, which began at `clock`."""
-  inputs, done = _inputs(runner, runs), runs[0].done
+  done = runs[0].done
   if done < runs[0].spec.rounds:
     _ = runner.programs
     for run in runs if runner.deployed.has_clusters() else ():
@@ -161,7 +161,7 @@ def _run_members(
         args = run.algorithm, runner.shape, run.splits[0], run.spec.seed
         figure_data.local_models(*args)
     runner.wait()
-  started = time.perf_counter()
+  inputs, started = _inputs(runner, runs), time.perf_counter()
   if done:
     saved = [
       run.checkpoints.load(done, runner.shape) for run in runs if run.checkpoints

@@ -49,12 +49,12 @@ def run_once(
   """
   few = runs * _multiplications(local, data) < _FEW
   level = 0 if few and not local.convolves else 1
-  return with_passes(level, runs > 1)
+  return with_passes(level, few or runs > 1, runs > 1)
 
 
 def run_often(local: LocalTraining, data: FederatedData, rounds: int) -> dict[str, Any]:
   """Options of `jax.jit` for a program of runs side by side, of all their `rounds`."""
-  return with_passes(1, rounds * _multiplications(local, data) < _FEW_IN_ROUNDS)
+  return with_passes(1, rounds * _multiplications(local, data) < _FEW_IN_ROUNDS, True)
 
 
 def _multiplications(local: LocalTraining, data: FederatedData) -> int:
@@ -63,17 +63,20 @@ def _multiplications(local: LocalTraining, data: FederatedData) -> int:
   return numbers_per_example * data.y.shape[0]
 
 
-def with_passes(level: int, many: bool = False) -> dict[str, Any]:
+def with_passes(level: int, few: bool = False, many: bool = False) -> dict[str, Any]:
   """Options of `jax.jit` for a program that a CPU compiles with fewer passes of LLVM.
 
-  For `many` runs side by side it is also compiled without XLA's emitters of fused
-  operations, in half of the time; it then runs half again as long. Nor is it split for
-  several threads: other programs occupy them. XLA_FLAGS wins.
+  One of `few` multiplications is also compiled without XLA's emitters of fused
+  operations, in half of the time; it then runs up to twice as long, and differs on
+  other numbers of devices. One of `many` runs side by side is not split for several
+  threads: other programs occupy them. XLA_FLAGS wins.
   """
   if jax.default_backend() != 'cpu' or _LEVEL in os.environ.get('XLA_FLAGS', ''):
     return {}
-  of_many = {_PARTS: 1, **_EMITTERS} if many else {}
-  return {'compiler_options': {_LEVEL: level, **of_many}}
+  options = {_LEVEL: level} | ({_PARTS: 1} if many else {})
+  if few and not sharding.is_identical:
+    options |= _EMITTERS
+  return {'compiler_options': options}
 
 
 _T = TypeVar('_T')

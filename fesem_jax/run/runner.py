@@ -123,6 +123,7 @@ class Runner:
     self._once, self._often = run_once(local, spec.train, count), dict[str, Any]()
     if count > 1:
       self._often = run_often(local, spec.train, spec.rounds * count)
+    self._rarely = self._often if spec.eval_every or count == 1 else self._once
 
   def _start(self, key: jax.Array, train: FederatedData, numbers: Any) -> Any:
     """The first state of a run, and the clusters that clients deploy from."""
@@ -206,7 +207,7 @@ class Runner:
       arrays = [x if a is None else self._of_all(x) for x, a in pairs]
       splits = jax.tree.unflatten(form, arrays)
     (train, test), (train_axes, test_axes) = splits, self._split_axes
-    cohorts, more = self._cohort, tuple[Any, ...]()
+    cohorts, round_keys, more = self._cohort, keys[1], tuple[Any, ...]()
     start, rounds, measure = cast(list[Callable[..., Any]], self._functions)
     start = self._over(start, 0, train_axes, 0)
     if self.count > 1:
@@ -216,20 +217,20 @@ class Runner:
       rounds = self._over(rounds, 0, train_axes, axis, 0, 0)
       rounds = functools.partial(self._rounds, rounds)
       measure = self._over(measure, 0, train_axes, test_axes, 0, 0)
-      measure = functools.partial(_after_round, measure)
-      more = (np.int32(1),)
+      more, of_rounds = (np.int32(1),), (self.most, self.count)
+      round_keys = round_keys.update(shape=of_rounds)
       if not cohorts.everyone:
-        shape = self.most, self.count, *cohorts.ids.shape
+        shape = *of_rounds, *cohorts.ids.shape
         cohorts = dataclasses.replace(cohorts, ids=np.zeros(shape, np.int32))
     states, placed = self._shapes, self._shardings
     start_options = {'out_shardings': (placed, None), **self._once}
     donates = {'donate_argnums': 0, 'out_shardings': (placed, None, None)}
-    round_args = states, train, cohorts, keys[1], numbers, *more
-    measure_args = states, train, test, keys[2], numbers, *more
+    round_args = states, train, cohorts, round_keys, numbers, *more
+    measure_args = states, train, test, keys[2], numbers
     return [
       ('the start', start, (keys[0], train, numbers), start_options),
       ('a round', rounds, round_args, donates | self._often),
-      ('the evaluation', measure, measure_args, self._often),
+      ('the evaluation', measure, measure_args, self._rarely),
     ]
 
   def trace(self) -> None:
@@ -265,7 +266,7 @@ class Runner:
     def one(i: Any, states: Any) -> Any:
       ids = cohorts.ids if cohorts.everyone else cohorts.ids[i]
       cohort = dataclasses.replace(cohorts, ids=ids, round=cohorts.round + i)
-      return step(states, train, cohort, _folded(keys, cohort.round + 1), numbers)
+      return step(states, train, cohort, keys[i], numbers)
 
     if self.most == 1:
       states, *reports = one(0, states)
@@ -340,15 +341,14 @@ class Runner:
     if not first.everyone:
       ids = [[c.ids for c in cohorts[min(i, count - 1)]] for i in range(self.most)]
       first = dataclasses.replace(first, ids=np.array(ids))
-    return self.programs[1](states, train, first, key, numbers, np.int32(count))
+    folded = jax.vmap(prng_streams.folded, (None, 0))
+    keys = folded(key, number + np.arange(self.most))
+    return self.programs[1](states, train, first, keys, numbers, np.int32(count))
 
   def evaluate(self, states: Any, inputs: Any, number: int) -> Any:
     """Values of `measure` after a round, of each run."""
     (*_, key), numbers, *splits = inputs
-    if self.count == 1:
-      key = prng_streams.folded(key, number)
-      return self.programs[2](states, *splits, key, numbers)
-    return self.programs[2](states, *splits, key, numbers, np.int32(number))
+    return self.programs[2](states, *splits, prng_streams.folded(key, number), numbers)
 
   def clusters(self, states: Any, inputs: Any) -> Any:
     """Clusters that clients deploy from; None without any."""
@@ -379,17 +379,6 @@ class Runner:
       return each[0]
     stacks = jax.tree.map(lambda *x: jnp.stack(x), *each)
     return jax.tree.map(jax.device_put, stacks, self._shardings)
-
-
-def _folded(keys: jax.Array, number: Any) -> jax.Array:
-  """The keys of a round of R runs."""
-  return jax.vmap(lambda key: prng_streams.fold(key, number))(keys)
-
-
-def _after_round(measure: Callable[..., Any], *args: Any) -> Any:
-  """The evaluation of R > 1 runs, whose last argument is the number of the round."""
-  *others, keys, numbers, number = args
-  return measure(*others, _folded(keys, number), numbers)
 
 
 def axes_of(pool: Sequence[Splits]) -> tuple[int | None, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
+from fesem_jax.core import sharding
 from fesem_jax.run import programs
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -34,10 +35,14 @@ def traced_once(fn):
   return chex.assert_max_traces(fn, n=1)
 
 
-@pytest.mark.parametrize('many', [False, True])
-def test_options_are_those_of_the_compiler(many, monkeypatch):
+@pytest.mark.parametrize('identical', [False, True])
+def test_options_are_those_of_the_compiler(identical, monkeypatch):
   monkeypatch.delenv('XLA_FLAGS', raising=False)  # That of tests wins.
-  assert jax.jit(jnp.sum, **programs.with_passes(1, many))(X) == 4
+  monkeypatch.setattr(sharding, 'is_identical', identical)
+  options = programs.with_passes(1, few=True, many=True)
+  assert jax.jit(jnp.sum, **options)(X) == 4
+  has_option = jax.__version_info__ < (0, 11)  # Bits of devices differ without it.
+  assert ('fusion_emitters' in str(options)) == (has_option and not identical)
 
 
 def test_seeds_share_a_program_of_their_data():
