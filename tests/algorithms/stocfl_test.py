@@ -49,7 +49,6 @@ def test_finds_planted_clusters_without_their_number(seed):
   state, _ = run(planted(), data, rounds=4, cohort=cohort_of, seed=seed)
   own = np.asarray(state.clusters.assignment)
   assert adjusted_rand_score(groups, own) == 1.0
-  assert int(state.clusters.number) == 4
   # After the first round, who has yet to take part deploys what is most similar.
   state, _ = run(planted(), data, rounds=1, cohort=cohort_of, seed=seed)
   used = np.asarray(jax.jit(planted().deployed)(state, data).choice)
@@ -120,7 +119,7 @@ def test_clients_without_a_direction_join_another_time():
   rule = Described([[1.0, 0.0], [0.0, 0.0], [3e19, 3e19]], [])
   none = AnchoredClusters(
     jnp.full(4, 3, jnp.int32), jnp.zeros(4, bool), {'w': jnp.zeros((4, 2))}, ANCHOR,
-    jnp.zeros(3, jnp.int32), jnp.int32(0),
+    jnp.zeros(3, jnp.int32),
   )  # fmt: skip
   data, cohort = helpers.federation([4] * 4), Cohort(np.array([2, 0, 3]), False)
   result, fresh = with_new_clients(rule, none, data, cohort, jnp.ones(3, bool), KEY)
@@ -128,7 +127,6 @@ def test_clients_without_a_direction_join_another_time():
   assert result.assignment.tolist() == [3, 3, 0, 3]
   assert result.gradients['w'].tolist() == [[0, 0], [0, 0], [1, 0], [0, 0]]
   assert result.sizes.tolist() == [1, 0, 0]
-  assert int(result.number) == 1
   assert fresh.tolist() == [True, False, False]
   # Later a second client of nearly the same direction.
   later = rule._replace(described=[[9.0, 0.0], [2.0, 1.0], [0.0, 0.0]])

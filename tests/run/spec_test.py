@@ -55,11 +55,6 @@ class Misspelled(fj.Callback):
     raise AssertionError('It is never called.')
 
 
-class Replacing(fj.Callback):
-  def on_round(self, event):
-    event.record['stopped'] = 1
-
-
 TRAIN, TEST = federation()
 EMPTY = helpers.federation([3, 0, 2]), helpers.federation([1, 1, 1])
 
@@ -72,7 +67,6 @@ EMPTY = helpers.federation([3, 0, 2]), helpers.federation([1, 1, 1])
     (dict(zip(('train', 'test'), EMPTY, strict=True)), 'train'),
     ({'callbacks': [lambda: None]}, 'callbacks'),
     ({'callbacks': [Misspelled()]}, 'callbacks'),
-    ({'callbacks': [Replacing()]}, 'Replacing'),
     ({'later_phases': [Phase(1, TRAIN, TEST)]}, 'later_phases'),
     ({'later_phases': [Phase(3, TEST, TEST)]}, 'later_phases'),
     ({'test': None}, 'test'),

@@ -41,7 +41,6 @@ class AnchoredClusters(NamedTuple):
   gradients: Params  # [M, ...] what describes clients; 0 of those that have yet to join
   anchor: Params  # [1, ...] a random model
   sizes: jax.Array  # [K] int32 clients of each cluster
-  number: jax.Array  # [] int32 number of clusters; more than K where some lacked one
 
   @property
   def most(self) -> int:
@@ -60,7 +59,6 @@ def no_clusters(
     gradients=sharding.split_clients(zeros, local.mesh),
     anchor=anchor,
     sizes=jnp.zeros(most, jnp.int32),
-    number=jnp.int32(0),
   )
 
 
@@ -86,9 +84,7 @@ def with_new_clients(
   merged = merge_similar(products, old.assignment, new, ids, most, threshold)
   assignment, joined = merged.assignment, old.joined | new
   sizes = jnp.zeros(most, jnp.int32).at[assignment].add(1, mode='drop')
-  clusters = AnchoredClusters(
-    assignment, joined, gradients, old.anchor, sizes, merged.number
-  )
+  clusters = AnchoredClusters(assignment, joined, gradients, old.anchor, sizes)
   return clusters, merged.fresh
 
 

@@ -13,7 +13,6 @@ class Merged(NamedTuple):
 
   assignment: jax.Array  # [M] int32 in 0..K-1, or K of clients in no cluster
   fresh: jax.Array  # [K] bool, clusters of new clients alone
-  number: jax.Array  # [] int32 how many there are; more than K where numbers ran out
 
 
 def merge_similar(
@@ -96,4 +95,4 @@ def _numbered(
   fresh_number = jnp.where(is_fresh, new_number, num_clusters)
   fresh = none.at[fresh_number].set(True, mode='drop')
   assignment = jnp.append(number, num_clusters)[label].astype(jnp.int32)
-  return Merged(assignment, fresh, is_cluster.sum())
+  return Merged(assignment, fresh)

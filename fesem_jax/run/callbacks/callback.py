@@ -22,9 +22,6 @@ from fesem_jax.utils.errors import check
 if TYPE_CHECKING:
   from pandas import DataFrame  # Slow to import.
 
-# Entries that the run adds to a record after callbacks.
-_RESERVED = {'deployed', 'finetuned', 'finetuning_failed', 'honest', 'stopped'}
-
 
 class Stop(NamedTuple):
   """The return value of a callback that ends the run after this round."""
@@ -177,8 +174,6 @@ def call(
     before = dict(record)
     stops.append(getattr(callback, method)(event))
     added = {k: x for k, x in record.items() if k not in before or before[k] is not x}
-    kind, taken = type(callback).__name__, _RESERVED & (added.keys() - before.keys())
-    check(not taken, f'{kind}: adds {sorted(taken)} to a record; choose another name')
     text = json.dumps(added, default=lambda x: x.tolist())
     record.update(json.loads(text, parse_constant=lambda _: None))  # NaN is None.
   reason = next((stop.reason for stop in stops if stop is not None), None)
