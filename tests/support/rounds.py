@@ -1122,7 +1122,7 @@ def stocfl(clients, state, stocfl_tau, stocfl_lambda):
   moved = (assignment != groups['assignment'])[clients.sizes > 0].sum()
   # The numbers of clusters do not matter.
   groups['assignment'] = np.where(joined, assignment, 6)
-  groups['joined'], groups['number'] = joined, len(clusters)
+  groups['joined'] = joined
   groups['sizes'] = np.bincount(assignment[joined], minlength=6)
   centers = clients.after['centers'].copy()
   centers[-1] = np.mean([clients.sgd(i, average)[0] for i in ids], axis=0)
