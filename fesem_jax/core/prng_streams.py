@@ -15,9 +15,9 @@ import numpy as np
 INIT, ROUNDS, FINETUNE, PORTRAIT, JOINING = range(5)
 
 # Folded into the key of a client in a round, beside epochs. LAYERS (Dropout and others)
-# and AUGMENTATION also take the local step, SELECTION the centers of the client.
+# and AUGMENTATION also take the local step.
 DROPOUT, STRAGGLES, STRAGGLER_EPOCHS, NOISE = (2**31 - i for i in (1, 2, 3, 13))
-LAYERS, AUGMENTATION, SELECTION = (2**31 - i for i in (15, 16, 17))
+LAYERS, AUGMENTATION = 2**31 - 15, 2**31 - 16
 OPTIMIZER, SENDING = 2**31 - 19, 2**31 - 20
 
 # Folded into the key of a round, a start or a portrait, beside client ids.

@@ -105,8 +105,8 @@ def class_counts(
   return frame.set_index(pd.CategoricalIndex(truth, name='true_cluster'))
 
 
-def partition(counts: pd.DataFrame, ax: Axes) -> Axes:
-  """Draws the share of each class in the examples of clients, and their sizes below.
+def partition(counts: pd.DataFrame, ax: Axes, below: Axes) -> Axes:
+  """Draws the share of each class in the examples of clients, their sizes into `below`.
 
   `counts` are of `class_counts`; `ax.images[0]` is for a color bar. Clients are in the
   order of their true clusters; of more than 80, 80 at even distances are shown.
@@ -119,7 +119,6 @@ def partition(counts: pd.DataFrame, ax: Axes) -> Axes:
   shares = shown.div(shown.sum(axis=1).clip(lower=1), axis=0).T
   norm = colors.PowerNorm(0.5, 0, 1)  # Small shares are to be told apart, too.
   ax.imshow(shares, cmap='Blues', norm=norm, interpolation='nearest', aspect='auto')
-  below = ax.inset_axes((0, -0.55, 1, 0.5))
   bars = [color_of(min(c, _NAMED)) for c in cluster.tolist()]
   below.bar(range(len(shown)), shown.sum(axis=1), 1.0, color=bars)
   for panel in (ax, below):

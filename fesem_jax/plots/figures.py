@@ -5,6 +5,7 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import pandas as pd
 from matplotlib import pyplot as plt
@@ -130,10 +131,9 @@ def _side_by_side(
   title: str,
   size: tuple[float, float] = (4.2, 3.6),
   legend: bool = False,
-  bar: str = '',
   across: int = 3,
 ) -> Callable[[], Figure]:
-  """Draws panels of some inches; `bar` labels a color bar."""
+  """Draws panels of some inches."""
 
   def draw() -> Figure:
     down = -(-len(panels) // across)
@@ -146,16 +146,18 @@ def _side_by_side(
       for ax, (name, draw_panel) in zip(axes.flat, panels.items(), strict=False):
         draw_panel(ax)
         ax.set_title('\n'.join(filter(None, [name, ax.get_title()])))
-      width = int(_LETTERS * figure.get_figwidth())
-      lines = [textwrap.fill(line, width) for line in title.splitlines()]
-      figure.suptitle('\n'.join(lines), fontsize='medium')
-      if bar:
-        figure.colorbar(axes[0, 0].images[0], ax=axes, label=bar, fraction=0.03)
+      _set_title(figure, title)
       if legend:
         legend_below(figure, axes[0, 0])
     return figure
 
   return draw
+
+
+def _set_title(figure: Figure, title: str) -> None:
+  width = int(_LETTERS * figure.get_figwidth())
+  lines = [textwrap.fill(line, width) for line in title.splitlines()]
+  figure.suptitle('\n'.join(lines), fontsize='medium')
 
 
 def _title(frames: Frames, subtitle: str = '') -> str:
@@ -200,9 +202,21 @@ def _curves(frames: Frames) -> Figures:
 
 def partitions(counts: Mapping[str, pd.DataFrame], title: str = '') -> Figure:
   """Draws partitions side by side: name -> `class_counts` of its clients."""
-  panels = {in_figure(n): partial(clients.partition, x) for n, x in counts.items()}
-  bar = "Share of a client's examples"
-  return _side_by_side(panels, in_figure(title, 100), (3.4, 4.4), bar=bar)()
+  down, across = -(-len(counts) // 3), min(len(counts), 3)
+  with plt.rc_context(STYLE):
+    style: dict[str, Any] = {'layout': 'constrained', 'height_ratios': [2, 1] * down}
+    figure, axes = plt.subplots(2 * down, across, squeeze=False, **style)
+    figure.set_size_inches(3.4 * across, 0.3 + 4.4 * down)
+    pairs = axes.reshape(down, 2, across).swapaxes(1, 2).reshape(-1, 2)
+    for ax in pairs[len(counts) :].flat:
+      ax.axis('off')
+    for (ax, below), (name, frame) in zip(pairs, counts.items(), strict=False):
+      clients.partition(frame, ax, below)
+      ax.set_title(f'{in_figure(name)}\n{ax.get_title()}'.strip())
+    _set_title(figure, in_figure(title, 100))
+    label = "Share of a client's examples"
+    figure.colorbar(axes[0, 0].images[0], ax=axes, label=label, fraction=0.03)
+  return figure
 
 
 def _sheets(portrait: Portrait) -> Panels:

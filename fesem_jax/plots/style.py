@@ -89,14 +89,6 @@ def legend_below(figure: Figure, *axes: Axes, title: str | None = None) -> None:
   figure.legend(handles, labels, loc='outside lower center', ncols=columns, title=title)
 
 
-def lay_out(figure: Figure) -> None:
-  """Lays a figure out; axes inside of others take longer."""
-  if (engine := figure.get_layout_engine()) is not None:
-    for _ in range(5 if any(ax.child_axes for ax in figure.axes) else 1):
-      engine.execute(figure)
-    figure.set_layout_engine('none')
-
-
 def save(
   figure: Figure, path: str | pathlib.Path, formats: Sequence[str] = ()
 ) -> list[pathlib.Path]:
@@ -106,7 +98,6 @@ def save(
   svg, by default png and svg.
   """
   path = pathlib.Path(path)
-  lay_out(figure)
   path.parent.mkdir(parents=True, exist_ok=True)
   written = []
   for kind in formats or ('png', 'svg'):

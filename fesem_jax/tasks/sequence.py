@@ -10,13 +10,10 @@ import optax
 from fesem_jax.tasks.targets import tokens
 from fesem_jax.tasks.task import Metric, Task, add, softmax
 
-# In place of a token that is not to be predicted, e.g. behind the end of a sequence.
-NO_TOKEN = -1
-
 
 def _cross_entropies(logits: jax.Array, y: jax.Array) -> jax.Array:
   """[B, S] cross entropy of each token; 0 where there is none."""
-  one_hot = jax.nn.one_hot(y, logits.shape[-1])  # All zeros for `NO_TOKEN`.
+  one_hot = jax.nn.one_hot(y, logits.shape[-1])  # Zeros for -1, no token.
   return jnp.where(y >= 0, optax.softmax_cross_entropy(logits, one_hot), 0.0)
 
 

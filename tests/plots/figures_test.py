@@ -173,21 +173,21 @@ def test_maps_of_many_clients_are_pixels_in_vector_files(tmp_path, ax):
   assert len({h.get_marker() for h in ax.get_legend().legend_handles}) == 3
 
 
-def test_partitions_are_in_the_order_of_true_clusters(ax):
+def test_partitions_are_in_the_order_of_true_clusters():
+  ax, below = plt.figure().subplots(2)
   counts = np.array([[4, 0], [1, 3], [0, 2], [2, 2]])
   clusters = np.array([1, 0, 1, 0])
   frame = plots.class_counts(counts, clusters, ('here', 'there'), ['a', 'b'])
-  plots.partition(frame, ax)
+  plots.partition(frame, ax, below)
   shares = np.array([[1 / 4, 1 / 2, 1, 0], [3 / 4, 1 / 2, 0, 1]])
   np.testing.assert_allclose(ax.images[0].get_array(), shares)
-  (below,) = ax.child_axes
   assert [bar.get_height() for bar in below.patches] == [4, 4, 4, 2]
   assert texts(below.get_legend().get_texts()) == ['here', 'there']
   many = plots.class_counts(np.ones((500, 30), int), np.arange(500) % 50)
-  below = plots.partition(many, ax).child_axes[-1]
+  plots.partition(many, ax, below)
   assert below.get_xlabel() == '80 of 500 clients'
   assert texts(below.get_legend().get_texts())[-1] == '43 others'
-  plain = plots.partition(plots.class_counts(np.array([[4], [2]])), ax)
+  plain = plots.partition(plots.class_counts(np.array([[4], [2]])), ax, below)
   assert not len(plain.get_yticks())  # Without classes.
 
 

@@ -16,7 +16,7 @@ from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.report import charts
 from fesem_jax.plots.clients import client_points
 from fesem_jax.plots.figures import clustered_runs, figures_of_methods, figures_of_run
-from fesem_jax.plots.style import STYLE, lay_out
+from fesem_jax.plots.style import STYLE
 from fesem_jax.run.results.files import read_portrait
 from fesem_jax.run.results.frames import Frames
 from fesem_jax.utils import progress_lines
@@ -104,7 +104,6 @@ def _svg(figure: Figure) -> Markup:
   """A figure as SVG in the colors of the page."""
   file = io.StringIO()
   with plt.rc_context(STYLE | {'svg.fonttype': 'none'}):
-    lay_out(figure)
     figure.savefig(file, format='svg', transparent=True, metadata={'Date': None})
   plt.close(figure)
   text = file.getvalue().replace('#000000', 'currentColor')
