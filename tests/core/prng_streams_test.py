@@ -9,9 +9,9 @@ from fesem_jax.core import prng_streams as streams
 BESIDE_CLIENTS = {name: 2**31 - i for i, name in enumerate([
   'DROPOUT', 'STRAGGLES', 'STRAGGLER_EPOCHS', 'FIRST_COHORT', 'SAMPLE', 'DRAWS',
   'MODEL', 'LOCAL', 'CLUSTERING', 'SIGNS', 'REPEATED', 'SHUFFLE', 'NOISE', 'ROUNDING',
-  'LAYERS', 'AUGMENTATION', 'SELECTION', 'NEXT_ROUND', 'OPTIMIZER', 'SENDING',
+  'LAYERS', 'AUGMENTATION', '', 'NEXT_ROUND', 'OPTIMIZER', 'SENDING',
   'SERVER_NOISE', 'SPEEDS', 'ARRIVALS',
-], 1)}  # fmt: skip
+], 1) if name}  # fmt: skip
 OF_RUN = {
   name: i
   for i, name in enumerate(['INIT', 'ROUNDS', 'FINETUNE', 'PORTRAIT', 'JOINING'])
