@@ -66,9 +66,7 @@ def main(argv: list[str]) -> None:
     with shown():
       print(write_report(argv[1:], output, f.reference, f.report))
   for workdir in workdirs if f.figures else []:
-    folder = pathlib.Path(f.figures)
-    if len(workdirs) > 1:
-      folder /= workdir.name
+    folder = pathlib.Path(f.figures, workdir.name if len(workdirs) > 1 else '')
     with shown(), waiting_for('drawing'):
       written = draw(workdir, folder, f.format)
     print(*written, sep='\n')

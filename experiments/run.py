@@ -6,8 +6,8 @@ r"""Runs one method on one data set.
       --model=small_cnn --rounds=50 --clients_per_round=20 --workdir=runs/ifca
   fesem-run --dataset='npz(mine.npz)' --model=my_models:net --seed=1
 
-The workdir gets metrics.jsonl, summary.json, clients.csv, models.npz and the page
-report.html. The same command again continues where it stopped.
+The workdir gets metrics.jsonl, summary.json, clients.csv and models.npz. The same
+command again continues where it stopped.
 """
 
 import dataclasses
@@ -89,6 +89,7 @@ def _say(text: str) -> None:
 
 def define_flags() -> None:
   experiment_flags.define()
+  flags.FLAGS.set_default('report_html', False)  # It takes as long as a small run.
   experiment_flags.define('processes', OneRun)
 
 

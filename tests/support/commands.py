@@ -72,10 +72,10 @@ def call(module, *arguments, cwd, figures=False):
 
 
 def _command(module, arguments):
-  """The command line; runs write their page only for tests that ask for it."""
+  """The command line; a page is written only for tests that ask for it."""
   texts = list(map(str, arguments))
   asked = any(argument.startswith('--report_html') for argument in texts)
-  if module in ('run', 'compare') and not asked:
+  if module == 'compare' and not asked:
     texts.append('--report_html=false')
   return [module if '.' in module else f'experiments.{module}', *texts]
 
