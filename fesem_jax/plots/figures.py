@@ -22,8 +22,8 @@ from fesem_jax.run.results.frames import Frames, load_runs
 
 # Name of each figure -> what draws it.
 Figures = dict[str, Callable[[], Figure]]
-# Title of each panel -> what draws it.
-Panels = dict[str, Callable[[Axes], Axes]]
+# Title of each panel -> what draws it, into its axes.
+Panels = dict[str, Callable[..., Axes]]
 
 _OVER = {
   'round': 'convergence', 'total_bytes': 'by_gigabytes',
@@ -127,37 +127,42 @@ def figures_of_methods(comparison: Comparison) -> Figures:
 
 
 def _side_by_side(
-  panels: Mapping[str, Callable[[Axes], Axes]],
+  panels: Mapping[str, Callable[..., Axes]],
   title: str,
   size: tuple[float, float] = (4.2, 3.6),
   legend: bool = False,
+  bar: str = '',
   across: int = 3,
+  heights: tuple[int, ...] = (1,),
 ) -> Callable[[], Figure]:
-  """Draws panels of some inches."""
+  """Draws panels of some inches; `bar` labels a color bar.
+
+  A panel draws into its axes, which have `heights` one below the other.
+  """
 
   def draw() -> Figure:
     down = -(-len(panels) // across)
     row = -(-len(panels) // down)
+    style: dict[str, Any] = {'layout': 'constrained', 'height_ratios': heights * down}
     with plt.rc_context(STYLE):
-      figure, axes = plt.subplots(down, row, squeeze=False, layout='constrained')
+      figure, axes = plt.subplots(len(heights) * down, row, squeeze=False, **style)
       figure.set_size_inches(row * size[0], 0.3 + down * size[1] + 0.4 * legend)
-      for ax in axes.flat[len(panels) :]:
+      axes = axes.reshape(down, -1, row).swapaxes(1, 2).reshape(down * row, -1)
+      for ax in axes[len(panels) :].flat:
         ax.axis('off')
-      for ax, (name, draw_panel) in zip(axes.flat, panels.items(), strict=False):
-        draw_panel(ax)
+      for own, (name, draw_panel) in zip(axes, panels.items(), strict=False):
+        ax = draw_panel(*own)
         ax.set_title('\n'.join(filter(None, [name, ax.get_title()])))
-      _set_title(figure, title)
+      width = int(_LETTERS * figure.get_figwidth())
+      lines = [textwrap.fill(line, width) for line in title.splitlines()]
+      figure.suptitle('\n'.join(lines), fontsize='medium')
+      if bar:
+        figure.colorbar(axes[0, 0].images[0], ax=axes, label=bar, fraction=0.03)
       if legend:
         legend_below(figure, axes[0, 0])
     return figure
 
   return draw
-
-
-def _set_title(figure: Figure, title: str) -> None:
-  width = int(_LETTERS * figure.get_figwidth())
-  lines = [textwrap.fill(line, width) for line in title.splitlines()]
-  figure.suptitle('\n'.join(lines), fontsize='medium')
 
 
 def _title(frames: Frames, subtitle: str = '') -> str:
@@ -202,21 +207,9 @@ def _curves(frames: Frames) -> Figures:
 
 def partitions(counts: Mapping[str, pd.DataFrame], title: str = '') -> Figure:
   """Draws partitions side by side: name -> `class_counts` of its clients."""
-  down, across = -(-len(counts) // 3), min(len(counts), 3)
-  with plt.rc_context(STYLE):
-    style: dict[str, Any] = {'layout': 'constrained', 'height_ratios': [2, 1] * down}
-    figure, axes = plt.subplots(2 * down, across, squeeze=False, **style)
-    figure.set_size_inches(3.4 * across, 0.3 + 4.4 * down)
-    pairs = axes.reshape(down, 2, across).swapaxes(1, 2).reshape(-1, 2)
-    for ax in pairs[len(counts) :].flat:
-      ax.axis('off')
-    for (ax, below), (name, frame) in zip(pairs, counts.items(), strict=False):
-      clients.partition(frame, ax, below)
-      ax.set_title(f'{in_figure(name)}\n{ax.get_title()}'.strip())
-    _set_title(figure, in_figure(title, 100))
-    label = "Share of a client's examples"
-    figure.colorbar(axes[0, 0].images[0], ax=axes, label=label, fraction=0.03)
-  return figure
+  panels = {in_figure(n): partial(clients.partition, x) for n, x in counts.items()}
+  style: dict[str, Any] = {'bar': "Share of a client's examples", 'heights': (2, 1)}
+  return _side_by_side(panels, in_figure(title, 100), (3.4, 4.4), **style)()
 
 
 def _sheets(portrait: Portrait) -> Panels:
