@@ -341,8 +341,7 @@ class Runner:
     if not first.everyone:
       ids = [[c.ids for c in cohorts[min(i, count - 1)]] for i in range(self.most)]
       first = dataclasses.replace(first, ids=np.array(ids))
-    folded = jax.vmap(prng_streams.folded, (None, 0))
-    keys = folded(key, number + np.arange(self.most))
+    keys = prng_streams.folded(key, number + np.arange(self.most)[:, None])
     return self.programs[1](states, train, first, keys, numbers, np.int32(count))
 
   def evaluate(self, states: Any, inputs: Any, number: int) -> Any:
