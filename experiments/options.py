@@ -195,7 +195,7 @@ class Output:
     log_to: Loggers of metrics, separated by commas.
     callbacks: MODULE:FUNCTION,...: functions that return callbacks of every run.
     ignore_checks: Ids of checks to skip, e.g. FJ101,FJ402.
-    report_html: Write WORKDIR/report.html, as fesem-report; fesem-run: false.
+    report_html: Write WORKDIR/report.html; default of fesem-run: false.
     quiet: Print only the outcome, warnings and errors.
     verbose: Print a line for each run of a comparison, and all warnings.
   """

@@ -41,7 +41,7 @@ def map_clients(
   finish: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
   part: int = 1,
 ) -> tuple[Any, Any]:
-  """Runs `body` on clients, split over devices, in chunks of decreasing work or one.
+  """Runs `body` on clients, split over devices, in one chunk or by decreasing work.
 
   Args:
     body: processes a chunk; it must not add empty slots to the sums.
@@ -89,10 +89,11 @@ def _over_chunks(
 ) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
   def on_device(clients: Any, shared: Any, sums: Any) -> tuple[Any, Any]:
     ids, work, client_rows, into, group = clients
-    rows, most = (client_rows, into), per_chunk if finish is None else part
-    in_host = any(map(is_offloaded, jax.tree.leaves(rows, is_leaf=is_offloaded)))
-    if len(ids) <= min(per_chunk, most) and group is None and not (shards or in_host):
-      results, sums = body(shared, ids, *rows, sums)  # One chunk, in the given order.
+    most = per_chunk if finish is None else min(per_chunk, part)
+    rows = jax.tree.leaves((client_rows, into), is_leaf=is_offloaded)
+    in_host = any(map(is_offloaded, rows))
+    if len(ids) <= most and group is None and not (shards or in_host):
+      results, sums = body(shared, ids, client_rows, into, sums)  # In the given order.
       return (results, sums) if finish is None else finish(*results, sums)
     order, number = _in_shards(shards, work, per_chunk, group, num_groups)
     most, width = order.shape
