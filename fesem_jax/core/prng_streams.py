@@ -43,7 +43,7 @@ def fold(key: jax.Array, stream: int) -> jax.Array:
 @jax.jit
 def folded(keys: jax.Array, numbers: Any) -> jax.Array:
   """Keys [...] of rounds, counted from 1, or a stream: compiled, for the host."""
-  return jnp.vectorize(jax.random.fold_in)(keys, numbers)
+  return jnp.vectorize(jax.random.fold_in)(*jnp.broadcast_arrays(keys, numbers))
 
 
 def host_rng(seed: int, stream: int, number: int = 0) -> np.random.Generator:
