@@ -89,12 +89,12 @@ def curves(
   ax.set_ylabel(metric_name(metric))
   if metric in ('ari', 'nmi', 'ami'):
     ax.set_ylim(min(-0.02, ax.dataLim.y0), 1.03)
+  ax.set_xlabel(NAMES.get(over, over.capitalize()))
   if over == 'round':
     over_rounds(ax)
-    return ax
-  ax.set_xlabel(NAMES.get(over, over.capitalize()))
-  if over == 'total_bytes':
+  elif over == 'total_bytes':
     ax.xaxis.set_major_formatter(ticker.EngFormatter('B'))
+    ax.locator_params(axis='x', nbins=5)  # Or numbers with units touch each other.
   return ax
 
 
