@@ -7,7 +7,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 
 # An issue that adds a named feature raises a number by it.
-MOST_LINES = {('fesem_jax', 'experiments'): 33_156, ('tests',): 29_445}
+MOST_LINES = {('fesem_jax', 'experiments'): 33_166, ('tests',): 29_451}
 
 
 @pytest.mark.parametrize('folders', MOST_LINES)

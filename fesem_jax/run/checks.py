@@ -15,7 +15,7 @@ from fesem_jax.evaluation import evaluate
 from fesem_jax.models.model_checks import trace_local
 from fesem_jax.run import programs
 from fesem_jax.run.callbacks.best_round import BestRound
-from fesem_jax.run.callbacks.callback import Callback
+from fesem_jax.run.callbacks.callback import check_callbacks
 from fesem_jax.run.results.records import Record
 from fesem_jax.run.runner import Runner
 from fesem_jax.run.spec import Spec
@@ -32,8 +32,7 @@ def check_run(spec: Spec) -> None:
   drawn, count = spec.clients_per_round, train.num_clients
   check(drawn <= count, f'clients_per_round: {drawn} is more than the {count} clients')
   check_splits(train, spec.test)
-  others = [x for x in spec.callbacks if not isinstance(x, Callback)]
-  check(not others, f'callbacks: {others!r:.60} are no fesem_jax.Callback')
+  check_callbacks(spec.callbacks)
   local = algorithm.local
   ranges.check_arguments(LocalTraining, local._asdict())
   ranges.check_arguments(Schedule, local.schedule._asdict())

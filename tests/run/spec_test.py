@@ -50,6 +50,11 @@ def test_results_of_attacks_are_shown_for_honest_clients():
   assert 'deployed micro-accuracy 75.0%' in metrics
 
 
+class Misspelled(fj.Callback):
+  def on_epoch_end(self, event):
+    raise AssertionError('It is never called.')
+
+
 TRAIN, TEST = federation()
 EMPTY = helpers.federation([3, 0, 2]), helpers.federation([1, 1, 1])
 
@@ -61,6 +66,7 @@ EMPTY = helpers.federation([3, 0, 2]), helpers.federation([1, 1, 1])
     ({'test': TEST.reorder(np.arange(7)[::-1])}, 'train and test'),
     (dict(zip(('train', 'test'), EMPTY, strict=True)), 'train'),
     ({'callbacks': [lambda: None]}, 'callbacks'),
+    ({'callbacks': [Misspelled()]}, 'callbacks'),
     ({'later_phases': [Phase(1, TRAIN, TEST)]}, 'later_phases'),
     ({'later_phases': [Phase(3, TEST, TEST)]}, 'later_phases'),
     ({'test': None}, 'test'),

@@ -17,6 +17,7 @@ from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.run.results.records import Record
 from fesem_jax.run.results.result import Result
 from fesem_jax.utils import processes
+from fesem_jax.utils.errors import check
 
 if TYPE_CHECKING:
   from pandas import DataFrame  # Slow to import.
@@ -149,6 +150,16 @@ class Callback:
 
   def close(self, error: BaseException | None) -> None:
     """Called last; `error` is the exception that ended the run, or None."""
+
+
+def check_callbacks(callbacks: Sequence[Callback]) -> None:
+  """Raises `UserError` on other objects, and on unknown methods `on_...`."""
+  for callback in callbacks:
+    kind = type(callback).__name__
+    check(isinstance(callback, Callback), f'callbacks: {kind} is no fesem_jax.Callback')
+    names = set(dir(callback)) - set(dir(Callback))
+    unknown = sorted(name for name in names if name.startswith('on_'))
+    check(not unknown, f'callbacks: {kind} has unknown methods {unknown}')
 
 
 def call(
